@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 Shape: TypeAlias = tuple[int, ...]  # dimension 0 is the innermost
 HEAD, STATE, TAPS, RANK = 64, 64, 4, 64
+EXPERTS, USED = 16, 4
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,10 @@ def write_kind(path: Path, kind: str, sizes: Sizes, dtype: str) -> None:
     quantized = gguf.GGMLQuantizationType[dtype.upper()]
 
     def add(name: str, *shape: int) -> None:
-        if len(shape) == 2 and "conv1d" not in name and min(shape) > 1 and "ssm_norm" not in name:
-            numbers = rng.standard_normal(shape[::-1], np.float32) / np.float32(shape[0] ** 0.5)
+        numbers = rng.standard_normal(shape[::-1], np.float32) / np.float32(shape[0] ** 0.5)
+        if "ffn_gate_inp" in name:
+            writer.add_tensor(name, numbers)
+        elif "_exps" in name or is_matrix(name, shape):
             writer.add_tensor(name, gguf.quants.quantize(numbers, quantized), raw_dtype=quantized)
         else:
             writer.add_tensor(name, _small(name, shape[::-1], rng))
@@ -65,6 +68,10 @@ def write_kind(path: Path, kind: str, sizes: Sizes, dtype: str) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def is_matrix(name: str, shape: Shape) -> bool:
+    return len(shape) == 2 and "conv1d" not in name and min(shape) > 1 and "ssm_norm" not in name
 
 
 def _small(name: str, shape: Shape, rng: np.random.Generator) -> NDArray[np.float32]:
@@ -98,6 +105,22 @@ def llama(sizes: Sizes) -> Iterator[tuple[Any, ...]]:
         for name in ("q", "k", "v", "output"):
             yield f"blk.{layer}.attn_{name}.weight", sizes.width, sizes.width
         yield from gated(sizes, layer)
+
+
+def qwen3moe(sizes: Sizes) -> Iterator[tuple[Any, ...]]:
+    """Each token meets as many weights as in `llama`."""
+    yield from blocks(sizes, ("attn_norm", "ffn_norm"))
+    hidden = sizes.hidden // USED
+    for layer in range(sizes.layers):
+        here = f"blk.{layer}."
+        for name in ("q", "k", "v", "output"):
+            yield f"{here}attn_{name}.weight", sizes.width, sizes.width
+        yield f"{here}attn_q_norm.weight", HEAD
+        yield f"{here}attn_k_norm.weight", HEAD
+        yield f"{here}ffn_gate_inp.weight", sizes.width, EXPERTS
+        for name in ("gate", "up"):
+            yield f"{here}ffn_{name}_exps.weight", sizes.width, hidden, EXPERTS
+        yield f"{here}ffn_down_exps.weight", hidden, sizes.width, EXPERTS
 
 
 def mamba2(sizes: Sizes) -> Iterator[tuple[Any, ...]]:
@@ -186,6 +209,12 @@ def states(inner: int, heads: int, groups: int) -> dict[str, Any]:
 
 METADATA: dict[str, Any] = {
     "llama": attention,
+    "qwen3moe": lambda sizes: {
+        **attention(sizes),
+        "expert_count": EXPERTS,
+        "expert_used_count": USED,
+        "expert_feed_forward_length": sizes.hidden // USED,
+    },
     "mamba2": lambda sizes: {
         **states(2 * sizes.width, 2 * sizes.heads, 1),
         "attention.head_count": 0,
@@ -205,4 +234,4 @@ METADATA: dict[str, Any] = {
         **{f"attention.{name}_lora_rank": RANK for name in ("decay", "iclr", "value_residual_mix", "gate")},
     },
 }
-TENSORS = {"llama": llama, "mamba2": mamba2, "qwen35": qwen35, "rwkv7": rwkv7}
+TENSORS = {"llama": llama, "qwen3moe": qwen3moe, "mamba2": mamba2, "qwen35": qwen35, "rwkv7": rwkv7}

@@ -37,7 +37,7 @@ class Attention:
         self.values: dict[int, list[np.ndarray]] = {}
 
     def step(self, sequences: list[int]) -> None:
-        """Store and attend, and compare; f32 sums of a few hundred terms are good to 1e-5."""
+        """Store and attend, and compare."""
         step = step_of(self.cache, sequences)
         plan = self.cache.plan(step)
         data = [
@@ -60,7 +60,11 @@ class Attention:
             for sequence, position, query in zip(sequences, step.positions.tolist(), queries, strict=True)
         ]
         for result in results:
-            np.testing.assert_allclose(result.numpy(), expected, atol=1e-5)
+            self.compare(result.numpy(), np.array(expected))
+
+    def compare(self, found: np.ndarray, expected: np.ndarray) -> None:
+        """f32 sums of a few hundred terms are good to 1e-5."""
+        np.testing.assert_allclose(found, expected, atol=1e-5)
 
     def history(self, sequence: int) -> tuple[np.ndarray, np.ndarray]:
         """The keys of a sequence, turned, and its values."""
@@ -88,12 +92,8 @@ class Attention:
             for layer in range(self.layers):
                 at = ctx.layer(layer)
                 bound.put(at, layer, turned(at, layer, key_, positions), value)
-                seen = bound.get(at, layer)
-                results.append(
-                    turned(at, layer, query, positions).scaled_dot_product_attention(
-                        at, seen.key, seen.value, seen.mask, scale=HEAD**-0.5, cache_config_applied=True
-                    )
-                )
+                queries = turned(at, layer, query, positions)
+                results.append(bound.get(at, layer).attend(at, queries, HEAD**-0.5))
             self.kept[key] = ctx, bound, leaves, positions, results
         return self.kept[key]
 

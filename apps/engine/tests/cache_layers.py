@@ -50,9 +50,7 @@ class Cross:
             if not bound.is_empty:
                 seen = bound.get(at, 0)
                 masked = seen.mask is not None
-                result = q.scaled_dot_product_attention(
-                    at, seen.key, seen.value, seen.mask, scale=1.0, cache_config_applied=True
-                )
+                result = seen.attend(at, q, 1.0)
             self.kept[key] = ctx, bound, q, x, result, not masked
         ctx, bound, q, x, result, _ = self.kept[key]
         bound.fill(plan)

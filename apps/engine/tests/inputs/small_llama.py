@@ -34,11 +34,13 @@ def write_small_llama(
     broken_layer: int | None = None,
     endless: bool = False,
     context: int = CONTEXT,
+    key_outlier: tuple[int, float] | None = None,
     dtype: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
 ) -> Path:
     """Write the model; the weights of `broken_layer` give NaN. An endless model ends no answer.
 
-    Matrices are stored as `dtype`.
+    Matrices are stored as `dtype`. `key_outlier` is a feature of each key, and its bias, as Qwen2 has them. The other
+    features then are of size 1/2, so that tokens attend to many, else of size 2.
     """
     rng, width = np.random.default_rng(seed), head * HEADS
     writer = gguf.GGUFWriter(path, "llama")
@@ -52,8 +54,8 @@ def write_small_llama(
     writer.add_layer_norm_rms_eps(1e-5)
     add_vocabulary(writer, suppressed=[SUPPRESSED, EOS] if endless else [SUPPRESSED])
 
-    def add(name: str, *shape: int) -> None:
-        scale = 1.0 if len(shape) == 1 else 2.0 / np.sqrt(shape[-1])
+    def add(name: str, *shape: int, size: float = 2.0) -> None:
+        scale = 1.0 if len(shape) == 1 else size / np.sqrt(shape[-1])
         data = np.ones(shape) if len(shape) == 1 else rng.standard_normal(shape) * scale
         kind = gguf.GGMLQuantizationType.F32 if len(shape) == 1 else dtype
         stored = gguf.quants.quantize(data.astype(np.float32), kind)
@@ -64,7 +66,11 @@ def write_small_llama(
         block = f"blk.{layer}."
         add(block + "attn_norm", width)
         for name, rows in (("q", width), ("k", head * KV_HEADS), ("v", head * KV_HEADS), ("output", width)):
-            add(block + f"attn_{name}", rows, width)
+            add(block + f"attn_{name}", rows, width, size=0.5 if name == "k" and key_outlier else 2.0)
+        if key_outlier is not None:
+            bias = np.zeros((KV_HEADS, head), np.float32)
+            bias[:, key_outlier[0]] = key_outlier[1]
+            writer.add_tensor(f"{block}attn_k.bias", bias.reshape(-1))
         add(block + "ffn_norm", width)
         for name in ("gate", "up"):
             add(block + f"ffn_{name}", HIDDEN, width)

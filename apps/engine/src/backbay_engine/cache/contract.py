@@ -14,6 +14,7 @@ from ..steps.step import Step
 if TYPE_CHECKING:
     from .attention.media import MediaCrossAttentionCache
     from .cells.contents import CacheContents
+    from .cells.rotation import KeyRotation
 
 Shift: TypeAlias = Callable[[Context, int, Tensor, Tensor], Tensor]
 """(ctx, layer, keys (head_dim, kv_heads, cells), offsets i32 (cells,)) -> keys rotated by these offsets."""
@@ -49,11 +50,44 @@ def own_plan(kind: type[P], plan: CachePlan) -> P:
 
 @dataclass(frozen=True)
 class AttentionOperands:
-    """The keys, values and mask of one layer: what a step's scaled_dot_product_attention takes beside the queries."""
+    """The keys and values of one layer, as a cache stores them, and the mask of a step.
 
-    key: Tensor  # (head_dim, kv_heads, history)
-    value: Tensor  # (head_dim, kv_heads, history), or as the backend's CacheConfig permutes it
+    cached    whether values and mask are as the backend's CacheConfig wants them
+    rotation  of the keys; None: they are as they were put
+    """
+
+    keys: Tensor  # (head_dim, kv_heads, history)
+    values: Tensor  # (head_dim, kv_heads, history), or as the backend's CacheConfig permutes them
     mask: Tensor | None  # (history, tokens and padding)
+    cached: bool = True
+    rotation: KeyRotation | None = None
+
+    def attend(
+        self,
+        ctx: Context,
+        query: Tensor,
+        scale: float,
+        *,
+        sinks: Tensor | None = None,
+        vmla: Tensor | None = None,
+        softcap: float = 0.0,
+    ) -> Tensor:
+        """The attention of queries (head_dim, heads, tokens), as scaled_dot_product_attention defines it."""
+        if self.rotation is not None:
+            query = self.rotation(ctx, query)
+            if sinks is not None or softcap:
+                self.rotation.keep_scores()
+        return query.scaled_dot_product_attention(
+            ctx,
+            self.keys,
+            self.values,
+            self.mask,
+            scale=scale,
+            sinks=sinks,
+            vmla=vmla,
+            softcap=softcap,
+            cache_config_applied=self.cached,
+        )
 
 
 class BoundCache(ABC):
@@ -135,6 +169,15 @@ class Cache(ABC):
     def last_resumable(self, sequence: int, position: int) -> int:
         """The last position up to this one where a step may continue; 0, after removing everything, if there is none."""
         return position if self.can_resume(sequence, position) else 0
+
+    @property
+    def learns(self) -> bool:
+        """Whether a sample of keys lets the cache store later keys better."""
+        return False
+
+    def learn(self, sequence: int) -> None:
+        """Learn from the keys of a sequence, the only one, and forget it."""
+        self.remove(sequence, 0)
 
     def contents(self, sequence: int) -> CacheContents:
         """What the cache holds of a sequence, to restore it here or elsewhere."""

@@ -77,6 +77,15 @@ class JointCache(Cache):
                 raise
         return joint_plan(step, plans)
 
+    @property
+    def learns(self) -> bool:
+        return any(cache.learns for cache in self.caches)
+
+    def learn(self, sequence: int) -> None:
+        for cache in self.caches:
+            cache.learn(sequence)
+        self.remove(sequence, 0)
+
     def contents(self, sequence: int) -> CacheContents:
         return join_contents((name, cache.contents(sequence)) for name, cache in self._parts.items())
 

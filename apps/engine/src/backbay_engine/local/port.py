@@ -54,6 +54,7 @@ from .adapters import LoadedAdapters
 from .encoder_opening import open_encoder, open_text_backend, own_projector
 from .guess_source import open_guess_source
 from .job_maker import JobMaker
+from .key_sample import let_cache_learn
 from .load_checks import context_of, dtype_of, facts_of, tokenizer_of
 from .media_intake import MediaIntake
 from .prefix_folder import PrefixFolder
@@ -176,6 +177,7 @@ class LocalPort(Port):
         draft = [self.source.backend] if isinstance(self.source, DraftModel) else []
         try:
             load_weights([self.backend, *encoders, *draft], progress, cancel)
+            let_cache_learn(self.step_cache, min(self.facts.batch, self.facts.context) - 1, cancel)
         except BaseException:
             self.close()
             raise

@@ -19,11 +19,13 @@ from backbay_conformance.plugin import (
     Number,
     attend,
     attention_cost,
+    number,
     require_close,
     stored,
 )
 
 from ..cache import Cache, CachePlan, CacheSizes
+from ..cache.cells.rotation import ROTATED, rotation_matrix
 
 Array = NDArray[Any]
 HEAD, SCALE = 32, 32**-0.5
@@ -44,6 +46,7 @@ class AttentionMachine(Machine):
 
     def open(self, cache: Cache, dtype: DType) -> None:
         self.dtype, self.cost = dtype, attention_cost(self.backend, dtype, dtype)
+        self.rotation = number(rotation_matrix(HEAD), self.cost)
         cache.open(self.backend, CacheSizes(SEQUENCES, CAPACITY, BATCH, dtype))
 
     def close(self) -> None:
@@ -67,10 +70,18 @@ class AttentionMachine(Machine):
         return [(first + n) % SEQUENCES for n in range(count)]
 
     def cell(self, sequence: int, position: int, key: Number, value: Number) -> Cell:
-        return Cell(position, {sequence}, stored(key, self.dtype), stored(value, self.dtype))
+        return Cell(position, {sequence}, self.stored(key), stored(value, self.dtype))
+
+    def stored(self, key: Number) -> Number:
+        """Keys as the cache stores them, (heads, HEAD)."""
+        return stored(self.rotated(key), self.dtype)
+
+    def rotated(self, x: Number) -> Number:
+        """Keys or queries in the cache's rotation, or rotated ones as they were."""
+        return x.einsum("hd,de->he", self.rotation, HEAD) if self.dtype in ROTATED else x
 
     def compare(self, got: Array, query: Number, cells: list[Cell], what: str) -> None:
-        expected = attend(query, cells, SCALE)
+        expected = attend(self.rotated(query), cells, SCALE)
         require_close(got.reshape(expected.shape), expected, what)
 
 
@@ -105,11 +116,7 @@ class TracedLayers:
             self.bound.put(ctx, i, shape.turn(ctx, key, self.positions), value)
             seen = self.bound.get(ctx, i, spans=i == SPANNED)
             self.inputs.append(made)
-            self.results.append(
-                shape.turn(ctx, query, self.positions).scaled_dot_product_attention(
-                    ctx, seen.key, seen.value, seen.mask, scale=SCALE, cache_config_applied=True
-                )
-            )
+            self.results.append(seen.attend(ctx, shape.turn(ctx, query, self.positions), SCALE))
 
     def run(self, positions: Array, data: list[list[Array]]) -> list[Array]:
         """The results of each layer, (tokens, heads, HEAD)."""

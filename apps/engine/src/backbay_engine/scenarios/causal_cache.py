@@ -17,7 +17,6 @@ from backbay_conformance.plugin import (
     number,
     rotated,
     scenario,
-    stored,
     walk,
 )
 
@@ -221,8 +220,8 @@ class CausalCacheMachine(AttentionMachine):
             layer[sequence] = {n: cell for n, cell in old.items() if n < low}
             for n, cell in old.items():
                 if n >= high:
-                    turned = rotated(cell.key, -gap, shape.dim, shape.base, shape.mode)
-                    moved = Cell(n - gap, {sequence}, stored(turned, self.dtype), cell.value)
+                    turned = rotated(self.rotated(cell.key), -gap, shape.dim, shape.base, shape.mode)
+                    moved = Cell(n - gap, {sequence}, self.stored(turned), cell.value)
                     layer[sequence][n - gap] = moved
         self.ends[sequence] -= high - low
 

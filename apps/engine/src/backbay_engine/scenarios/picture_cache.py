@@ -17,7 +17,7 @@ from .attention_machine import HEAD, SCALE, SEQUENCES, Array, AttentionMachine
 
 LONGEST, SPARE = 9, 2
 HEADS, KV_HEADS = 4, 2
-DTYPES = (DType.F32, DType.F16, DType.BF16)
+DTYPES = (DType.F32, DType.F16, DType.BF16, DType.Q4_0)
 
 
 class MediaCrossAttentionMachine(AttentionMachine):
@@ -148,10 +148,7 @@ class TracedPictureAttention:
         self._bound, at = machine.pictures.bind(self.ctx, plan), self.ctx.layer(0)
         self._query = self.ctx.input().empty(DType.F32, HEAD, HEADS, plan.step.size)
         if not self._bound.is_empty:
-            seen = self._bound.get(at, 0)
-            self._result = self._query.scaled_dot_product_attention(
-                at, seen.key, seen.value, seen.mask, scale=SCALE, cache_config_applied=True
-            )
+            self._result = self._bound.get(at, 0).attend(at, self._query, SCALE)
 
     def run(self, plan: CachePlan, query: Array) -> tuple[Array, Array, Array] | None:
         """Attention, and the leaves `present` and `after`; None if no token sees a picture."""

@@ -16,6 +16,7 @@ from ...steps.leaves import Leaves
 from ...steps.step import Ints, Step
 from ..cells.cell_table import FEW, CellTable, TokenRun, token_runs
 from ..cells.contents import CacheContents, read_cells, write_cells
+from ..cells.key_means import learn_means
 from ..cells.masks import HIDDEN, NUMPY, AttentionWindow, MaskRows, Rows
 from ..cells.storage import BoundCellCache, CellCache, CellPlan, rounded_up
 from ..contract import CachePlan, CacheSizes, Shift, own_plan, require_next_positions, require_prefix
@@ -180,6 +181,19 @@ class CausalCache(CellCache):
         if end == last:
             return lambda: cells.cut(sequence, begin)
         return self._closing(sequence, begin, end)
+
+    @property
+    def learns(self) -> bool:
+        rotated = any(layer.rotation is not None for layer in self.storage.layers.values())
+        return rotated and self.storage.can_move()
+
+    def learn(self, sequence: int) -> None:
+        """Learn the mean of each layer's keys."""
+        if self.learns:
+            cells, end = self.cells.of(sequence), self.cells.end[sequence]
+            positions = np.arange(end - len(cells), end, dtype=np.int32)
+            learn_means(self.storage, self.shift, cells, positions, self.sizes.capacity)
+        self.remove(sequence, 0)
 
     def contents(self, sequence: int) -> CacheContents:
         cells = self.cells

@@ -13,7 +13,7 @@ from backbay import BackbayError, DType
 
 from ...errors import ForeignSnapshotError
 from ...steps.step import Ints
-from .storage import WRITTEN, CellStorage, Part, pad_cells
+from .storage import WRITTEN, CellStorage, Part, flatten_heads, pad_cells
 
 LARGEST = float(np.finfo(np.float16).max)
 
@@ -104,7 +104,10 @@ def _read(storage: CellStorage, i: int, part: Part, cells: Ints) -> NDArray[np.f
         at = ctx.layer(i)
         held = storage.rows(at, i, part)
         ids = ctx.input().empty(DType.I32, size, *held.shape[2:])
-        result = held.rows(at, ids)
+        result, layer = held.rows(at, ids), storage.layers[i]
+        if part == "keys":
+            heads = result.reshape(at, layer.head_dim, layer.kv_heads, size)
+            result = flatten_heads(at, layer.restored(at, heads))
         ctx.forward(result)
         for low in range(0, len(cells), size):
             ids.from_ints(np.broadcast_to(pad_cells(cells[low : low + size], size), ids.shape[::-1]))

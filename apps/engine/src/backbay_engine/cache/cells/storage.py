@@ -13,6 +13,7 @@ from backbay import BackbayError, Backend, Context, DType, DTypeError, ShapeErro
 from ...steps.step import Ints
 from ..contract import AttentionOperands, BoundCache, CachePlan, CacheSizes, Shift, SingleCache
 from .masks import NUMPY
+from .rotation import ROTATED, KeyRotation
 
 CHUNK = 512  # cells that one run of a mover moves
 WRITTEN = 256  # cells that one run writes or reads: few, because its memory is not reserved
@@ -25,7 +26,8 @@ Part: TypeAlias = Literal["keys", "values"]
 class LayerKeysAndValues:
     """A layer's keys, (head_dim * kv_heads, cells), and values, the same or permuted, (cells, width).
 
-    within   values are the features of the keys from this one on, so that `value` is `key`; None: they lie apart
+    within    values are the features of the keys from this one on, so that `value` is `key`; None: they lie apart
+    rotation  of keys, before they are stored; None: they are stored as they are
     """
 
     key: Tensor
@@ -34,6 +36,15 @@ class LayerKeysAndValues:
     value_dim: int
     kv_heads: int
     within: int | None = None
+    rotation: KeyRotation | None = None
+
+    def stored(self, ctx: Context, keys: Tensor) -> Tensor:
+        """Keys as they are stored, (head_dim, kv_heads, n)."""
+        return keys if self.rotation is None else self.rotation.store(ctx, keys)
+
+    def restored(self, ctx: Context, keys: Tensor) -> Tensor:
+        """Stored keys as they were put, (head_dim, kv_heads, n)."""
+        return keys if self.rotation is None else self.rotation.restore(ctx, keys)
 
     @property
     def sizes(self) -> tuple[int, int, int, int | None]:
@@ -97,7 +108,8 @@ class CellStorage:
             value = ctx.zeros(self.dtype, self.cells, width, row_axis=0)
         else:
             value = ctx.zeros(self.dtype, width, self.cells, row_axis=1)
-        return LayerKeysAndValues(key, value, head_dim, value_dim, kv_heads)
+        rotation = KeyRotation(ctx, head_dim, kv_heads) if self.dtype in ROTATED else None
+        return LayerKeysAndValues(key, value, head_dim, value_dim, kv_heads, rotation=rotation)
 
     def mask_rows(self, tokens: int) -> int:
         """The rows of a step's mask: one for each token, and padding."""
@@ -113,7 +125,7 @@ class CellStorage:
     ) -> tuple[Tensor, Tensor]:
         """Write a layer's keys and values, (head_dim, kv_heads, n), into cells; aliases of all keys and all values."""
         held = self.layer(layer, key, value)
-        keys = held.key.set_rows(ctx, flatten_heads(ctx, key), cells)
+        keys = held.key.set_rows(ctx, flatten_heads(ctx, held.stored(ctx, key)), cells)
         if held.within is not None:
             ctx.forward(keys)
             return keys, keys
@@ -161,8 +173,9 @@ class CellStorage:
         with self.backend.new_context() as ctx:
             host, at = ctx.input(), ctx.layer(i)
             ids = host.empty(DType.I32, size)
-            key, value = (host.empty(DType.F32, rows.shape[1], size) for rows in (keys, values))
-            ctx.forward(layer.key.set_rows(at, key, ids))
+            key = host.empty(DType.F32, layer.head_dim, layer.kv_heads, size)
+            value = host.empty(DType.F32, layer.value_dim * layer.kv_heads, size)
+            ctx.forward(layer.key.set_rows(at, flatten_heads(at, layer.stored(at, key)), ids))
             if layer.within is None:
                 ctx.forward(self.write_values(at, i, value, ids))
             for low in range(0, len(cells), size):
@@ -216,10 +229,10 @@ class CellMover:
         rows = held.rows(ctx, self._sources[shape])
         if shift is not None:
             heads = rows.reshape(ctx, layer.head_dim, layer.kv_heads, self._size)
-            turned = shift(ctx, i, heads, self._offsets)
+            turned = shift(ctx, i, layer.restored(ctx, heads), self._offsets)
             if turned.shape != heads.shape:
                 raise ShapeError(f"layer {i}: the shift made {turned} of keys {heads}")
-            rows = flatten_heads(ctx, turned)
+            rows = flatten_heads(ctx, layer.stored(ctx, turned))
         return held.set_rows(ctx, rows, self._targets)
 
 
@@ -289,7 +302,8 @@ class BoundCellCache(BoundCache):
             value = values.reshape(ctx, held.value_dim, held.kv_heads, storage.cells).slice(
                 ctx, 2, first, end
             )
-        return AttentionOperands(key, value, self._masks[0 if spans else -1] if self._masks else None)
+        mask = self._masks[0 if spans else -1] if self._masks else None
+        return AttentionOperands(key, value, mask, rotation=held.rotation)
 
 
 def pad_cells(cells: Ints, size: int) -> Ints:

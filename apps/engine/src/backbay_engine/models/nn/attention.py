@@ -121,15 +121,4 @@ def attend(
         )
     if k is not None and v is not None:
         cache.put(ctx, layer, k, v)
-    seen = cache.get(ctx, layer)
-    return q.scaled_dot_product_attention(
-        ctx,
-        seen.key,
-        seen.value,
-        seen.mask,
-        scale=scale,
-        sinks=sinks,
-        vmla=vmla,
-        softcap=softcap,
-        cache_config_applied=True,
-    )
+    return cache.get(ctx, layer).attend(ctx, q, scale, sinks=sinks, vmla=vmla, softcap=softcap)

@@ -7,6 +7,7 @@ from typing import final
 from backbay import BackbayError, Context, Tensor
 
 from ...cache.attention.media import BoundMediaCrossAttentionCache
+from ...cache.contract import AttentionOperands
 from ...cache.layered import BoundLayeredCache
 from ..batch import Batch
 from .linear import Linear
@@ -44,14 +45,11 @@ class ContextAttention:
         k, v = (linear(ctx, rows).reshape(ctx, *heads) for linear in (self.key, self.value))
         return k if self.key_norm is None else self.key_norm(ctx, k), v
 
-    def __call__(
-        self, ctx: Context, x: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, cached: bool = True
-    ) -> Tensor:
-        """(width, tokens); `cached`: keys, values and mask are as the cache gives them."""
+    def __call__(self, ctx: Context, x: Tensor, seen: AttentionOperands) -> Tensor:
+        """(width, tokens)"""
         q = self.query(ctx, x).reshape(ctx, self.shape.head, self.shape.heads, x.dim(1))
         q = q if self.query_norm is None else self.query_norm(ctx, q)
-        a = q.scaled_dot_product_attention(ctx, k, v, mask, scale=self.scale, cache_config_applied=cached)
-        return self.output(ctx, a.reshape(ctx, -1, x.dim(1)))
+        return self.output(ctx, seen.attend(ctx, q, self.scale).reshape(ctx, -1, x.dim(1)))
 
 
 def context_of(batch: Batch) -> BoundMediaCrossAttentionCache:

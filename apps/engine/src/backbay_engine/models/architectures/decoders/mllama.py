@@ -40,8 +40,7 @@ class CrossAttentionBlock:
     def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool) -> Tensor:
         bound = nn.context_of(batch)
         if not bound.is_empty:
-            seen = bound.get(ctx, layer)
-            a = self.attention(ctx, self.attention_norm(ctx, x), seen.key, seen.value, seen.mask)
+            a = self.attention(ctx, self.attention_norm(ctx, x), bound.get(ctx, layer))
             x = x.add(ctx, _gated(ctx, a, self.attention_gate, bound.present))
             x = batch.tap(f"blk.{layer}.attention", x)
             h = self.feed_forward(ctx, self.feed_forward_norm(ctx, x))

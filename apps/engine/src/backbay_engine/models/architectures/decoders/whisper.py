@@ -36,8 +36,7 @@ class WhisperBlock:
         x = batch.tap(f"blk.{layer}.attention", x)
         bound = nn.context_of(batch)
         if not bound.is_empty:
-            seen = bound.get(ctx, layer)
-            a = self.cross(ctx, self.cross_norm(ctx, x), seen.key, seen.value, seen.mask)
+            a = self.cross(ctx, self.cross_norm(ctx, x), bound.get(ctx, layer))
             x = batch.tap(f"blk.{layer}.cross", x.add(ctx, a))
         x = batch.select(ctx, x) if last else x
         return x.add(ctx, self.feed_forward(ctx, self.feed_forward_norm(ctx, x)))

@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 from backbay import BackbayError, Backend, Context, DType, Tensor
 from backbay.gguf import whole
 
-from ....cache import BoundEncoderDecoderCache, Cache, CausalCache, EncoderCache, EncoderDecoderCache
+from ....cache import (
+    AttentionOperands,
+    BoundEncoderDecoderCache,
+    Cache,
+    CausalCache,
+    EncoderCache,
+    EncoderDecoderCache,
+)
 from ....steps.step import Ints, Step
 from ....steps.tokens import encoder_tokens, text_ids
 from ... import keys, nn
@@ -148,8 +155,8 @@ class T5(Model):
         for n, block in enumerate(self.encoder):
             at = ctx.layer(n)
             h = block.norm(at, x)
-            k, v = block.attention.pairs(at, h)
-            x = x.add(at, block.attention(at, h, k, v, mask, cached=False))
+            seen = AttentionOperands(*block.attention.pairs(at, h), mask, cached=False)
+            x = x.add(at, block.attention(at, h, seen))
             x = batch.tap(f"enc.blk.{n}", block.fed(at, x))
         return self.norms[0](ctx.layer(len(self.encoder)), x)
 
@@ -165,11 +172,10 @@ class T5(Model):
             seen = bound.causal.get(at, n)
             if mask is None and seen.mask is not None:
                 mask = biased_mask(at, self.tables[1], ids, seen.mask)
-            x = x.add(at, block.attention(at, h, seen.key, seen.value, mask))
+            x = x.add(at, block.attention(at, h, replace(seen, mask=mask)))
             if not bound.encoder.is_empty and block.cross is not None and block.cross_norm is not None:
-                text = bound.encoder.get(at, n)
                 h = block.cross_norm(at, x)
-                x = x.add(at, block.cross(at, h, text.key, text.value, text.mask))
+                x = x.add(at, block.cross(at, h, bound.encoder.get(at, n)))
             x = batch.tap(f"dec.blk.{n}", block.fed(at, x))
         return x
 
