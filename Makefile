@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE =
 # $(call quietly,LOG,COMMANDS): what they print goes to a file, whose end is shown when they fail.
 quietly = { $(2); } >$(1) 2>&1 || { tail -n 25 $(1); echo "This failed. All that was printed: $(1)"; exit 1; }
 
-.PHONY: help demo test test-all test-cpus cpus check format lint types contracts site docs api bench plots conform certificates selftest chaos asked guard nightly webgpu judge vulkan cuda-compile scale dist clean
+.PHONY: help demo test test-all test-cpus cpus check format lint types contracts site docs api bench plots conform certificates selftest chaos asked guard nightly webgpu judge judge-ggml vulkan cuda-compile scale dist clean
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -137,6 +137,24 @@ judge: $(JUDGED)/.installed  ## the suite on a package with an execution provide
 	$(JUDGED)/bin/backbay conform ort --option ep=$(EP) --size $(SIZE) --json $(JUDGED)/report.json $(KNOWN); status=$$?; \
 		$(JUDGED)/bin/backbay register add $(JUDGED)/report.json --engine $(ENGINE) $(KNOWN) && exit $$status
 
+# The libraries of these packages, by their places in the folder that packages are installed in.
+LIBRARY_pywhispercpp = pywhispercpp.libs
+LIBRARY_libggml-python = libggml/lib
+LIBRARY_xllamacpp = xllamacpp/xllamacpp.abi3.so
+PACKAGE ?= pywhispercpp
+judge-ggml: KNOWN = $(addprefix --known ,$(wildcard $(CURDIR)/plugins/ggml/known-failures-$(PACKAGE).txt))
+judge-ggml: REPORT = $(abspath $(JUDGED))/report.json
+judge-ggml: ENGINE = $(PACKAGE)
+judge-ggml:  ## the suite on the libggml of another package, with nothing avoided, and its entry in register/: make judge-ggml PACKAGE=xllamacpp SIZE=default
+	$(PYTHON) -m venv $(JUDGED)
+	$(JUDGED)/bin/python -m pip install ./core ./plugins/cpu_ref ./plugins/native ./conformance "cffi>=1.17,<3" $(PACKAGE)
+	$(JUDGED)/bin/python -m pip install --no-deps ./plugins/ggml  # without a libggml of ours
+	bin=$(abspath $(JUDGED))/bin && cd "$$($$bin/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')" && \
+		{ $$bin/backbay conform ggml --library $(LIBRARY_$(PACKAGE)) --avoid nothing --size $(SIZE) --json $(REPORT) $(KNOWN); status=$$?; } && \
+		$$bin/backbay register add $(REPORT) --register $(CURDIR)/register --engine ggml --title "ggml alone" --distribution $(PACKAGE) \
+			--version "$$($$bin/python -c 'import sys; from backbay_ggml.library.library import load_library; print(load_library(sys.argv[1]).version)' $(LIBRARY_$(PACKAGE)))" \
+			--note "Run in the folder of installed packages." $(KNOWN) && exit $$status
+
 vulkan: $(VENV)/vulkan/.installed  ## the suite and the tiny model on ggml's Vulkan, with a GPU made of software; takes an hour or more
 	. $(VENV)/software-vulkan/environment && $(VENV)/vulkan/bin/python-vulkan lab/devices/tiny_model.py ggml Vulkan:0
 	. $(VENV)/software-vulkan/environment && export GGML_VK_VISIBLE_DEVICES=0,0 BACKBAY_VULKAN_FAULTS=1 && \
@@ -155,15 +173,23 @@ dist: $(VENV)/.dist  ## build all wheels and sdists, check them, and run backbay
 	$(VENV)/dist/bin/python lab/tools/dist.py --twice
 
 backend-jax: SHAPES = --few-shapes
-backend-mlx: PROOF = --known $(FOLDER)/known-failures.txt
+backend-mlx: PROOF = $(KNOWN_OF_IT) --json $(RECORD)
+backend-mlx: RECORD = $(VENV)/mlx/report.json
+backend-mlx: KNOWN_OF_IT = --known $(FOLDER)/known-failures.txt
+backend-torch: TITLE = PyTorch
+backend-jax: TITLE = JAX
+backend-mlx: TITLE = MLX
+backend-wgpu: TITLE = wgpu (WebGPU)
 backend-%: PROOF = --certify $(FOLDER)/proof
+backend-%: RECORD = $(FOLDER)/proof/$*-certificate.json
 backend-%: FOLDER = $(firstword $(wildcard plugins/$* examples/backends/$*))
-backend-torch backend-jax backend-mlx backend-wgpu: backend-%:  # plugins/torch, plugins/jax, or one of examples/backends: an environment of its own, its tests, and the suite, with a certificate if no failure is known
+backend-torch backend-jax backend-mlx backend-wgpu: backend-%:  # plugins/torch, plugins/jax, or one of examples/backends: an environment of its own, its tests, the suite, with a certificate if no failure is known, and its entry in register/
 	rm -rf $(addsuffix /build,core plugins/cpu_ref conformance apps/engine $(FOLDER))  # an old build would put files into the wheels that are gone
 	$(PYTHON) -m venv $(VENV)/$*
 	$(VENV)/$*/bin/python -m pip install ./core ./plugins/cpu_ref ./conformance ./apps/engine ./$(FOLDER) pytest
 	$(VENV)/$*/bin/python -m pytest $(FOLDER)/tests
 	$(VENV)/$*/bin/backbay conform $* $(SHAPES) --timeout 600 $(PROOF)
+	$(VENV)/$*/bin/backbay register add $(RECORD) --engine $* --title "$(TITLE)" $(KNOWN_OF_IT)
 
 # ONNX Runtime with WebGPU shares files with the one of $(VENV), so it needs an environment of its own.
 $(VENV)/webgpu/.installed: $(addsuffix /pyproject.toml,$(FOLDERS))

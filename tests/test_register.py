@@ -191,6 +191,23 @@ def test_what_is_new_wrong_between_two_entries_of_an_engine(page: Page, newer: P
     assert page.value("newest.length") == 1
 
 
+def test_versions_judged_with_other_options_are_not_compared(tmp_path: Path):
+    old = next(each for each in FOLDERS if each.parent.name == "onnxruntime")
+    for version, flags in (
+        ("1.0", []),
+        ("2.0", ["library=a.so"]),
+        ("3.0", ["library=b.so", "avoid=nothing"]),
+    ):
+        new = Path(shutil.copytree(old, tmp_path / "onnxruntime" / version))
+        entry = json.loads((new / ENTRY).read_text()) | {"version": version, "flags": flags}
+        (new / ENTRY).write_text(json.dumps(entry))
+    data = site().register_data(tmp_path)
+    assert [each["version"] for each in data["entries"] if each["newest"]] == ["2.0", "3.0"]
+    assert [(each["before"], each["after"]) for each in data["changes"]] == [
+        ("onnxruntime/1.0", "onnxruntime/2.0")
+    ]
+
+
 def test_an_op_opens_its_dtypes_by_the_keyboard(page: Page):
     page.value("document.querySelector('main .row').focus()")
     assert page.value("document.querySelector('main .row').ariaExpanded") == "false"
@@ -224,7 +241,10 @@ def test_a_fault_shows_its_script_to_copy(page: Page):
 def test_two_engines_stand_side_by_side(page: Page):
     page.value("location.hash = 'pair'")
     page.until("document.querySelectorAll('main select').length === 3")
-    page.value("pairState.left = 'wgpu/unknown', pairState.right = 'ggml/0.15.3', draw()")
+    left, right = (
+        next(name for name in NAMES if name.startswith(f"{engine}/")) for engine in ("wgpu", "ggml")
+    )
+    page.value(f"pairState.left = '{left}', pairState.right = '{right}', draw()")
     assert "wgpu" in page.text("main thead")
     lines = page.value("document.querySelectorAll('main tbody tr').length")
     assert lines > 50

@@ -21,7 +21,7 @@ function engineCard(entry) {
     entry.waivers.length > 0 && el("ul", { class: "waivers", "aria-label": "What lessens it" }, ...entry.waivers.map((waiver) => el("li", {}, waiver))),
     facts([
       ["calls", `${count(passed)} right, ${count(failed)} wrong, ${count(unsupported)} unsupported`],
-      ["device", entry.device], ["flags", entry.flags.join(" ") || "none"], ["plugin", entry.plugin],
+      ["device", entry.device], ["package", entry.distribution === `${entry.engine}==${entry.version}` ? "" : entry.distribution], ["flags", entry.flags.join(" ") || "none"], ["plugin", entry.plugin],
       ["subnormals", subnormals(entry)],
       ["same bits each run", entry.deterministic == null ? "" : entry.deterministic ? "promised and proven" : "not promised"],
       ["command", el("code", {}, entry.command)], ["machine", entry.machine], ["date", entry.date],

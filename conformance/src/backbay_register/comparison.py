@@ -60,11 +60,19 @@ def _notes(before: Said, after: Said) -> Iterator[str]:
     for key in ("backend", "suite", "size", "seed", "few_shapes"):
         if before.get(key) != after.get(key):
             yield f"{key}: {before.get(key)}, then {after.get(key)}"
+    options = [_options(said) for said in (before, after)]
+    if options[0] != options[1]:
+        yield f"options: {options[0]}, then {options[1]}"
     if _calls(before) != _calls(after):
         yield "the calls or their bounds differ: errors are not compared, and a rare fault may show on one side alone"
     for key in ("devices", "machine"):
         if before["facts"].get(key) != after["facts"].get(key):
             yield f"{key}: {before['facts'].get(key)}, then {after['facts'].get(key)}"
+
+
+def _options(said: Said) -> str:
+    options = said.get("opening", {}).get("options", {})
+    return ", ".join(f"{name}={value}" for name, value in sorted(options.items())) or "none"
 
 
 def _calls(said: Said) -> tuple[Any, ...]:

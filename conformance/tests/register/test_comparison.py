@@ -89,6 +89,12 @@ def test_other_suites_and_devices_are_told() -> None:
         assert part in told
 
 
+def test_other_options_are_told() -> None:
+    after = said_of(op("exp"), opening={"options": {"library": "other.so", "avoid": "nothing"}})
+    found = compare(said_of(op("exp")), after)
+    assert found.notes == ["options: none, then avoid=nothing, library=other.so"]
+
+
 def test_errors_of_runs_of_other_sizes_are_not_compared() -> None:
     found = compare(said_of(op("exp", worst=0.1)), said_of(op("exp", worst=0.9), size="nightly"))
     assert not found.worse
@@ -101,6 +107,7 @@ def test_the_command_shows_both_sides(tmp_path: Path, capsys: pytest.CaptureFixt
         path.write_text(json.dumps(said))
     assert run_command(command, *map(str, paths)) == 1
     shown = capsys.readouterr().out
+    assert shown.startswith("a.json -> b.json\n")
     assert "worse: 2" in shown
     assert "4 x the reference" in shown
     assert run_command(command, str(paths[0]), str(paths[0])) == 0
