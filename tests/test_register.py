@@ -252,6 +252,16 @@ def test_two_engines_stand_side_by_side(page: Page):
     assert page.value("document.querySelectorAll('main tbody tr').length") > lines
 
 
+def test_failures_stand_by_their_cause(page: Page):
+    page.value("location.hash = 'refused?q=openvino'")
+    page.until("document.querySelectorAll('main .cause').length > 3")
+    causes = page.value("[...document.querySelectorAll('main .cause > summary')].map((e) => e.textContent)")
+    assert len(set(causes)) == len(causes)
+    assert any(re.search(r"Known: integers of 64 bits are cut to 32 \d+ calls of .*copy", told) for told in causes)
+    page.click("main .cause > summary")
+    assert page.value("document.querySelectorAll('main .cause[open] > details').length") >= 1
+
+
 def test_light_and_dark_and_narrow_have_pictures(page: Page, tmp_path: Path):
     sizes = set()
     for name, width, dark in (("wide", 1400, False), ("dark", 1400, True), ("narrow", 390, False)):
