@@ -139,21 +139,20 @@ judge: $(JUDGED)/.installed  ## the suite on a package with an execution provide
 
 # The libraries of these packages, by their places in the folder that packages are installed in.
 LIBRARY_pywhispercpp = pywhispercpp.libs
-LIBRARY_libggml-python = libggml/lib
+LIBRARY_libggml-python = libggml/lib64
 LIBRARY_xllamacpp = xllamacpp/xllamacpp.abi3.so
 PACKAGE ?= pywhispercpp
-judge-ggml: KNOWN = $(addprefix --known ,$(wildcard $(CURDIR)/plugins/ggml/known-failures-$(PACKAGE).txt))
-judge-ggml: REPORT = $(abspath $(JUDGED))/report.json
+judge-ggml: KNOWN = $(addprefix --known ,$(wildcard plugins/ggml/known-failures-$(PACKAGE).txt))
 judge-ggml: ENGINE = $(PACKAGE)
 judge-ggml:  ## the suite on the libggml of another package, with nothing avoided, and its entry in register/: make judge-ggml PACKAGE=xllamacpp SIZE=default
 	$(PYTHON) -m venv $(JUDGED)
 	$(JUDGED)/bin/python -m pip install ./core ./plugins/cpu_ref ./plugins/native ./conformance "cffi>=1.17,<3" $(PACKAGE)
 	$(JUDGED)/bin/python -m pip install --no-deps ./plugins/ggml  # without a libggml of ours
-	bin=$(abspath $(JUDGED))/bin && cd "$$($$bin/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')" && \
-		{ $$bin/backbay conform ggml --library $(LIBRARY_$(PACKAGE)) --avoid nothing --size $(SIZE) --json $(REPORT) $(KNOWN); status=$$?; } && \
-		$$bin/backbay register add $(REPORT) --register $(CURDIR)/register --engine ggml --title "ggml alone" --distribution $(PACKAGE) \
-			--version "$$($$bin/python -c 'import sys; from backbay_ggml.library.library import load_library; print(load_library(sys.argv[1]).version)' $(LIBRARY_$(PACKAGE)))" \
-			--note "Run in the folder of installed packages." $(KNOWN) && exit $$status
+	export BACKBAY_GGML_LIB="$$($(JUDGED)/bin/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')/$(LIBRARY_$(PACKAGE))"; \
+		$(JUDGED)/bin/backbay conform ggml --avoid nothing --size $(SIZE) --json $(JUDGED)/report.json $(KNOWN); status=$$?; \
+		$(JUDGED)/bin/backbay register add $(JUDGED)/report.json --engine ggml --title "ggml alone" --distribution $(PACKAGE) \
+			--version "$$($(JUDGED)/bin/python -c 'from backbay_ggml.library.library import load_library; print(load_library().version)')" \
+			--note "BACKBAY_GGML_LIB named this package's library." $(KNOWN) && exit $$status
 
 vulkan: $(VENV)/vulkan/.installed  ## the suite and the tiny model on ggml's Vulkan, with a GPU made of software; takes an hour or more
 	. $(VENV)/software-vulkan/environment && $(VENV)/vulkan/bin/python-vulkan lab/devices/tiny_model.py ggml Vulkan:0
