@@ -96,12 +96,16 @@ def _lines(before: Said, after: Said, *, same_calls: bool) -> Iterator[tuple[boo
 
 
 def _of_results(what: str, a: Said, b: Said, *, same_calls: bool) -> Iterator[tuple[bool | None, Change]]:
-    """The changes of what a line computes. Errors compare only under one bound, and so in one precision."""
+    """The changes of what a line computes. Errors compare only under one bound, and so in one precision.
+
+    The error of a line that fails is that of its other calls.
+    """
     if a["precisions"] != b["precisions"]:
         yield None, Change(what, "precision", ", ".join(a["precisions"]), ", ".join(b["precisions"]))
         return
     low, high = sorted((a["worst"], b["worst"]))
-    if same_calls and high >= LEAST and high > CLEAR * low:
+    right = not {a["state"], b["state"]} & set(BAD)
+    if same_calls and right and high >= LEAST and high > CLEAR * low:
         told = (f"{each['worst']:.3g} of the bound" for each in (a, b))
         yield b["worst"] < a["worst"], Change(what, "error", *told)
 

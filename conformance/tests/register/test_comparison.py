@@ -80,6 +80,13 @@ def test_errors_under_other_bounds_are_not_compared() -> None:
     assert [each.kind for each in found.other] == ["precision"]
 
 
+def test_a_line_that_fails_has_no_better_error() -> None:
+    after = said_of(op("exp", state="failing", failed=2, worst=0.01))
+    found = compare(said_of(op("exp", worst=0.3)), after)
+    assert [each.kind for each in found.worse] == ["state"]
+    assert not found.better
+
+
 def test_other_suites_and_devices_are_told() -> None:
     after = said_of(
         op("exp"), suite="1.3", digests={"suite": "2"}, facts={"devices": ["GPU"], "machine": "x86_64"}
