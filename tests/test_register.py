@@ -257,7 +257,9 @@ def test_failures_stand_by_their_cause(page: Page):
     page.until("document.querySelectorAll('main .cause').length > 3")
     causes = page.value("[...document.querySelectorAll('main .cause > summary')].map((e) => e.textContent)")
     assert len(set(causes)) == len(causes)
-    assert any(re.search(r"Known: integers of 64 bits are cut to 32 \d+ calls of .*copy", told) for told in causes)
+    assert any(
+        re.search(r"Known: integers of 64 bits are cut to 32 \d+ calls of .*copy", told) for told in causes
+    )
     page.click("main .cause > summary")
     assert page.value("document.querySelectorAll('main .cause[open] > details').length") >= 1
 
