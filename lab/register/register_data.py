@@ -27,6 +27,7 @@ PROJECTS = {
     "jax": ["JAX"],
     "mlx": ["MLX"],
     "onnxruntime": ["ONNX Runtime"],
+    "onnxruntime-each": ["ONNX Runtime"],
     "onnxruntime-ggml": ["onnxruntime-ggml"],
     "onnxruntime-openvino": ["ONNX Runtime on OpenVINO"],
     "webgpu": ["ONNX Runtime on WebGPU"],
