@@ -108,6 +108,15 @@ def test_errors_of_runs_of_other_sizes_are_not_compared() -> None:
     assert found.notes[0] == "size: default, then nightly"
 
 
+def test_what_only_a_larger_run_drew_is_no_change() -> None:
+    scenario = {"state": "unsupported", "passed": 0, "unsupported": 1}
+    lines = line_of("core/rows_alone", "", 1), line_of("core/chunk", "f16", 3)
+    found = compare(said_of(lines[0] | scenario, size="smoke"), said_of(*lines))
+    assert not found.better
+    assert [each.what for each in found.other] == ["core rows_alone"]
+    assert found.notes[-1] == "1 lines are of one side alone, as its calls drew these dtypes"
+
+
 def test_the_command_shows_both_sides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = [tmp_path / "a.json", tmp_path / "b.json"]
     for path, said in zip(paths, (BEFORE, AFTER), strict=True):
