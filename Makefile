@@ -127,7 +127,11 @@ webgpu: $(VENV)/webgpu/.installed  ## the suite and the tiny model on ONNX Runti
 		--known plugins/onnx/known-failures-webgpu.txt
 
 ENGINE ?= onnxruntime-ggml
-EP = $(if $(filter onnxruntime-openvino,$(ENGINE)),builtin:OpenVINOExecutionProvider,$(subst -,_,$(ENGINE)))
+EP_onnxruntime = builtin:CPUExecutionProvider
+EP_onnxruntime-openvino = builtin:OpenVINOExecutionProvider
+EP = $(or $(EP_$(ENGINE)),$(subst -,_,$(ENGINE)))
+ENTRY_onnxruntime = onnxruntime-each --title "ONNX Runtime, op by op"
+ENTRY = $(or $(ENTRY_$(ENGINE)),$(ENGINE)) --distribution $(ENGINE)
 
 SIZE ?= smoke
 JUDGED = $(VENV)/judge-$(ENGINE)
@@ -135,7 +139,7 @@ KNOWN = $(addprefix --known ,$(wildcard plugins/onnx/known-failures-$(ENGINE).tx
 
 judge: $(JUDGED)/.installed  ## the suite on a package with an execution provider, and its entry in register/: make judge ENGINE=onnxruntime-openvino SIZE=default
 	$(JUDGED)/bin/backbay conform ort --option ep=$(EP) --size $(SIZE) --json $(JUDGED)/report.json $(KNOWN); status=$$?; \
-		$(JUDGED)/bin/backbay register add $(JUDGED)/report.json --engine $(ENGINE) $(KNOWN) && exit $$status
+		$(JUDGED)/bin/backbay register add $(JUDGED)/report.json --engine $(ENTRY) $(KNOWN) && exit $$status
 
 # The libraries of these packages, by their places in the folder that packages are installed in.
 LIBRARY_pywhispercpp = pywhispercpp.libs
