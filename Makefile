@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE =
 # $(call quietly,LOG,COMMANDS): what they print goes to a file, whose end is shown when they fail.
 quietly = { $(2); } >$(1) 2>&1 || { tail -n 25 $(1); echo "This failed. All that was printed: $(1)"; exit 1; }
 
-.PHONY: help demo test test-all test-cpus cpus check format lint types contracts site docs api bench plots conform certificates selftest chaos asked guard nightly webgpu judge vulkan cuda-compile scale dist clean
+.PHONY: help demo test test-all test-cpus cpus check format lint types contracts site docs api bench plots conform certificates selftest chaos asked guard nightly webgpu judge judge-ggml vulkan cuda-compile scale dist clean
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -126,7 +126,11 @@ webgpu: $(VENV)/webgpu/.installed  ## the suite and the tiny model on ONNX Runti
 		--known plugins/onnx/known-failures-webgpu.txt
 
 ENGINE ?= onnxruntime-ggml
-EP = $(if $(filter onnxruntime-openvino,$(ENGINE)),builtin:OpenVINOExecutionProvider,$(subst -,_,$(ENGINE)))
+EP_onnxruntime = builtin:CPUExecutionProvider
+EP_onnxruntime-openvino = builtin:OpenVINOExecutionProvider
+EP = $(or $(EP_$(ENGINE)),$(subst -,_,$(ENGINE)))
+ENTRY_onnxruntime = onnxruntime-each --title "ONNX Runtime, op by op"
+ENTRY = $(or $(ENTRY_$(ENGINE)),$(ENGINE)) --distribution $(ENGINE)
 
 SIZE ?= smoke
 JUDGED = $(VENV)/judge-$(ENGINE)
@@ -134,7 +138,24 @@ KNOWN = $(addprefix --known ,$(wildcard plugins/onnx/known-failures-$(ENGINE).tx
 
 judge: $(JUDGED)/.installed  ## the suite on a package with an execution provider, and its entry in register/: make judge ENGINE=onnxruntime-openvino SIZE=default
 	$(JUDGED)/bin/backbay conform ort --option ep=$(EP) --size $(SIZE) --json $(JUDGED)/report.json $(KNOWN); status=$$?; \
-		$(JUDGED)/bin/backbay register add $(JUDGED)/report.json --engine $(ENGINE) $(KNOWN) && exit $$status
+		$(JUDGED)/bin/backbay register add $(JUDGED)/report.json --engine $(ENTRY) $(KNOWN) && exit $$status
+
+# The libraries of these packages, by their places in the folder that packages are installed in.
+LIBRARY_pywhispercpp = pywhispercpp.libs
+LIBRARY_libggml-python = libggml/lib64
+LIBRARY_xllamacpp = xllamacpp/xllamacpp.abi3.so
+PACKAGE ?= pywhispercpp
+judge-ggml: KNOWN = $(addprefix --known ,$(wildcard plugins/ggml/known-failures-$(PACKAGE).txt))
+judge-ggml: ENGINE = $(PACKAGE)
+judge-ggml:  ## the suite on the libggml of another package, with nothing avoided, and its entry in register/: make judge-ggml PACKAGE=xllamacpp SIZE=default
+	$(PYTHON) -m venv $(JUDGED)
+	$(JUDGED)/bin/python -m pip install ./core ./plugins/cpu_ref ./plugins/native ./conformance "cffi>=1.17,<3" $(PACKAGE)
+	$(JUDGED)/bin/python -m pip install --no-deps ./plugins/ggml  # without a libggml of ours
+	export BACKBAY_GGML_LIB="$$($(JUDGED)/bin/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')/$(LIBRARY_$(PACKAGE))"; \
+		$(JUDGED)/bin/backbay conform ggml --avoid nothing --size $(SIZE) --json $(JUDGED)/report.json $(KNOWN); status=$$?; \
+		$(JUDGED)/bin/backbay register add $(JUDGED)/report.json --engine ggml --title "ggml alone" --distribution $(PACKAGE) \
+			--version "$$($(JUDGED)/bin/python -c 'from backbay_ggml.library.library import load_library; print(load_library().version)')" \
+			--note "BACKBAY_GGML_LIB named this package's library." $(KNOWN) && exit $$status
 
 vulkan: $(VENV)/vulkan/.installed  ## the suite and the tiny model on ggml's Vulkan, with a GPU made of software; takes an hour or more
 	. $(VENV)/software-vulkan/environment && $(VENV)/vulkan/bin/python-vulkan lab/devices/tiny_model.py ggml Vulkan:0
@@ -154,15 +175,23 @@ dist: $(VENV)/.dist  ## build all wheels and sdists, check them, and run backbay
 	$(VENV)/dist/bin/python lab/tools/dist.py --twice
 
 backend-jax: SHAPES = --few-shapes
-backend-mlx: PROOF = --known $(FOLDER)/known-failures.txt
+backend-mlx: PROOF = $(KNOWN_OF_IT) --json $(RECORD)
+backend-mlx: RECORD = $(VENV)/mlx/report.json
+backend-mlx: KNOWN_OF_IT = --known $(FOLDER)/known-failures.txt
+backend-torch: TITLE = PyTorch
+backend-jax: TITLE = JAX
+backend-mlx: TITLE = MLX
+backend-wgpu: TITLE = wgpu (WebGPU)
 backend-%: PROOF = --certify $(FOLDER)/proof
+backend-%: RECORD = $(FOLDER)/proof/$*-certificate.json
 backend-%: FOLDER = $(firstword $(wildcard plugins/$* examples/backends/$*))
-backend-torch backend-jax backend-mlx backend-wgpu: backend-%:  # plugins/torch, plugins/jax, or one of examples/backends: an environment of its own, its tests, and the suite, with a certificate if no failure is known
+backend-torch backend-jax backend-mlx backend-wgpu: backend-%:  # plugins/torch, plugins/jax, or one of examples/backends: an environment of its own, its tests, the suite, with a certificate if no failure is known, and its entry in register/
 	rm -rf $(addsuffix /build,core plugins/cpu_ref conformance apps/engine $(FOLDER))  # an old build would put files into the wheels that are gone
 	$(PYTHON) -m venv $(VENV)/$*
 	$(VENV)/$*/bin/python -m pip install ./core ./plugins/cpu_ref ./conformance ./apps/engine ./$(FOLDER) pytest
 	$(VENV)/$*/bin/python -m pytest $(FOLDER)/tests
 	$(VENV)/$*/bin/backbay conform $* $(SHAPES) --timeout 600 $(PROOF)
+	$(VENV)/$*/bin/backbay register add $(RECORD) --engine $* --title "$(TITLE)" $(KNOWN_OF_IT)
 
 # ONNX Runtime with WebGPU shares files with the one of $(VENV), so it needs an environment of its own.
 $(VENV)/webgpu/.installed: $(addsuffix /pyproject.toml,$(FOLDERS))

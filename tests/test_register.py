@@ -162,7 +162,7 @@ def test_what_is_new_wrong_in_a_version(page: Page):
 @pytest.fixture
 def newer(tmp_path: Path) -> Path:
     """A register in which the next version of an engine computes softmax wrong in f16, and add faster."""
-    old = next(each for each in FOLDERS if each.parent.name == "onnxruntime")
+    old = [each for each in FOLDERS if each.parent.name == "onnxruntime"][-1]
     register = tmp_path / "register"
     shutil.copytree(old, register / "onnxruntime" / old.name)
     new = Path(shutil.copytree(old, register / "onnxruntime" / "99.0"))
@@ -189,6 +189,23 @@ def test_what_is_new_wrong_between_two_entries_of_an_engine(page: Page, newer: P
     assert len(re.findall(r"faster\s+add f32", told)) == 3
     assert "No; 3 of" in look(page, "softmax f16 onnx")
     assert page.value("newest.length") == 1
+
+
+def test_versions_judged_with_other_options_are_not_compared(tmp_path: Path):
+    old = [each for each in FOLDERS if each.parent.name == "onnxruntime"][-1]
+    for version, flags in (
+        ("1.0", []),
+        ("2.0", ["library=a.so"]),
+        ("3.0", ["library=b.so", "avoid=nothing"]),
+    ):
+        new = Path(shutil.copytree(old, tmp_path / "onnxruntime" / version))
+        entry = json.loads((new / ENTRY).read_text()) | {"version": version, "flags": flags}
+        (new / ENTRY).write_text(json.dumps(entry))
+    data = site().register_data(tmp_path)
+    assert [each["version"] for each in data["entries"] if each["newest"]] == ["2.0", "3.0"]
+    assert [(each["before"], each["after"]) for each in data["changes"]] == [
+        ("onnxruntime/1.0", "onnxruntime/2.0")
+    ]
 
 
 def test_an_op_opens_its_dtypes_by_the_keyboard(page: Page):
@@ -224,12 +241,27 @@ def test_a_fault_shows_its_script_to_copy(page: Page):
 def test_two_engines_stand_side_by_side(page: Page):
     page.value("location.hash = 'pair'")
     page.until("document.querySelectorAll('main select').length === 3")
-    page.value("pairState.left = 'wgpu/unknown', pairState.right = 'ggml/0.15.3', draw()")
+    left, right = (
+        next(name for name in NAMES if name.startswith(f"{engine}/")) for engine in ("wgpu", "ggml")
+    )
+    page.value(f"pairState.left = '{left}', pairState.right = '{right}', draw()")
     assert "wgpu" in page.text("main thead")
     lines = page.value("document.querySelectorAll('main tbody tr').length")
     assert lines > 50
     page.value("pairState.by = 'all', draw()")
     assert page.value("document.querySelectorAll('main tbody tr').length") > lines
+
+
+def test_failures_stand_by_their_cause(page: Page):
+    page.value("location.hash = 'refused?q=openvino'")
+    page.until("document.querySelectorAll('main .cause').length > 3")
+    causes = page.value("[...document.querySelectorAll('main .cause > summary')].map((e) => e.textContent)")
+    assert len(set(causes)) == len(causes)
+    assert any(
+        re.search(r"Known: integers of 64 bits are cut to 32 \d+ calls of .*copy", told) for told in causes
+    )
+    page.click("main .cause > summary")
+    assert page.value("document.querySelectorAll('main .cause[open] > details').length") >= 1
 
 
 def test_light_and_dark_and_narrow_have_pictures(page: Page, tmp_path: Path):

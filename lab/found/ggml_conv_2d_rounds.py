@@ -4,7 +4,7 @@ project: ggml
 effect: three digits of every pixel and feature; numbers above 65504 become infinite
 workaround: plugins/ggml/src/backbay_ggml/ops/spatial.py: _windows
 thread: https://github.com/ggml-org/llama.cpp/pull/26727
-shown: 0.20.2, 0.25.3, 0.26.0
+shown: 0.17.0, 0.20.2, 0.25.3, 0.26.0
 right: 0.13.1, 0.15.3
 """
 

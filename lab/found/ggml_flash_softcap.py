@@ -5,7 +5,7 @@ project: ggml
 effect: averages count values of the tile before, unless the number of keys is a multiple of 64
 workaround: plugins/ggml/src/backbay_ggml/ops/attention.py: scaled_dot_product_attention
 thread: none found
-shown: 0.13.1, 0.15.3, 0.20.2
+shown: 0.13.1, 0.15.3, 0.17.0, 0.20.2
 right: 0.25.3, 0.26.0
 """
 

@@ -5,7 +5,7 @@ project: ggml
 effect: an empty operand kills the process; the result would be zeros
 workaround: plugins/ggml/src/backbay_ggml/lowering/builder.py: WHEN_EMPTY
 thread: none found
-shown: 0.13.1, 0.15.3, 0.20.2, 0.25.3, 0.26.0
+shown: 0.13.1, 0.15.3, 0.17.0, 0.20.2, 0.25.3, 0.26.0
 right: none
 """
 

@@ -5,7 +5,7 @@ project: ggml
 effect: shifted columns of images
 workaround: plugins/ggml/src/backbay_ggml/ops/spatial.py: _nearest
 thread: none found
-shown: 0.15.3, 0.20.2, 0.25.3, 0.26.0
+shown: 0.15.3, 0.17.0, 0.20.2, 0.25.3, 0.26.0
 right: none
 """
 

@@ -5,7 +5,7 @@ project: ggml
 effect: wrong results of RWKV 7 models with other heads than 64, and memory of others is overwritten
 workaround: plugins/ggml/src/backbay_ggml/ops/sequence.py: DELTA_HEAD
 thread: none found
-shown: 0.13.1, 0.15.3, 0.20.2, 0.25.3, 0.26.0
+shown: 0.13.1, 0.15.3, 0.17.0, 0.20.2, 0.25.3, 0.26.0
 right: none
 """
 

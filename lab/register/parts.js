@@ -92,7 +92,8 @@ const faultsOf = (entry, name) => faults.filter((fault) => entry.projects.includ
 
 function aloneNote(entry, name) {
   const own = faultsOf(entry, name);
-  return own.length ? [" The engine without its plugin: ", ...own.flatMap((fault, n) => [n ? "; " : "", el("a", { href: `#faults/${fault.id}` }, `${fault.fault} (${fault.shown})`)]), "."] : [];
+  const told = entry.flags.includes("avoid=nothing") ? " Faults with scripts: " : " The engine without its plugin: ";
+  return own.length ? [told, ...own.flatMap((fault, n) => [n ? "; " : "", el("a", { href: `#faults/${fault.id}` }, `${fault.fault} (${fault.shown})`)]), "."] : [];
 }
 
 function includesAll(text, query) {

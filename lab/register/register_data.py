@@ -27,24 +27,27 @@ PROJECTS = {
     "jax": ["JAX"],
     "mlx": ["MLX"],
     "onnxruntime": ["ONNX Runtime"],
+    "onnxruntime-each": ["ONNX Runtime"],
     "onnxruntime-ggml": ["onnxruntime-ggml"],
     "onnxruntime-openvino": ["ONNX Runtime on OpenVINO"],
     "webgpu": ["ONNX Runtime on WebGPU"],
 }
 """The projects in lab/found whose faults are those of an engine, by its folder."""
 Json = dict[str, Any]
+Way = tuple[str, ...]
 
 
 def register_data(register: Path = REGISTER) -> Json:
     folders = sorted((path.parent for path in register.glob(f"*/*/{ENTRY}")), key=_order)
     entries = [_entry(folder, register) for folder in folders]
-    for older, newer in pairwise(entries):
-        older["newest"] = older["engine"] != newer["engine"]
+    ways = [_way(Entry.read(folder)) for folder in folders]
+    for n, (older, newer) in enumerate(pairwise(ways)):
+        entries[n]["newest"] = older != newer
     entries[-1]["newest"] = True
     return {
         "levels": LEVELS,
         "entries": entries,
-        "changes": _changes(folders, entries),
+        "changes": _changes(folders, ways),
         "faults": [_fault(each) for each in found.findings()],
         "fault_versions": _fault_versions(),
     }
@@ -54,8 +57,14 @@ def numbers(version: str) -> list[int]:
     return [int(part) for part in re.findall(r"\d+", version)]
 
 
-def _order(folder: Path) -> tuple[str, list[int]]:
-    return Entry.read(folder).title.lower(), numbers(folder.name)
+def _order(folder: Path) -> tuple[str, Way, list[int]]:
+    entry = Entry.read(folder)
+    return entry.title.lower(), _way(entry), numbers(folder.name)
+
+
+def _way(entry: Entry) -> Way:
+    """The engine and its options: versions judged in one way follow each other. A library may lie anywhere."""
+    return entry.engine, *(flag for flag in entry.flags if not flag.startswith("library="))
 
 
 def _entry(folder: Path, register: Path) -> Json:
@@ -121,14 +130,14 @@ def _line(line: Json) -> list[Any]:
     ]
 
 
-def _changes(folders: list[Path], entries: list[Json]) -> list[Json]:
+def _changes(folders: list[Path], ways: list[Way]) -> list[Json]:
     """What changed between two versions of an engine, one after the other."""
     records = [read_record(folder / CERTIFICATE) for folder in folders]
-    pairs = pairwise(range(len(entries)))
+    ids = ["/".join(folder.parts[-2:]) for folder in folders]
     return [
-        {"before": entries[a]["id"], "after": entries[b]["id"], **compare(records[a], records[b]).as_dict()}
-        for a, b in pairs
-        if entries[a]["engine"] == entries[b]["engine"]
+        {"before": ids[a], "after": ids[b], **compare(records[a], records[b]).as_dict()}
+        for a, b in pairwise(range(len(folders)))
+        if ways[a] == ways[b]
     ]
 
 

@@ -21,7 +21,7 @@ function engineCard(entry) {
     entry.waivers.length > 0 && el("ul", { class: "waivers", "aria-label": "What lessens it" }, ...entry.waivers.map((waiver) => el("li", {}, waiver))),
     facts([
       ["calls", `${count(passed)} right, ${count(failed)} wrong, ${count(unsupported)} unsupported`],
-      ["device", entry.device], ["flags", entry.flags.join(" ") || "none"], ["plugin", entry.plugin],
+      ["device", entry.device], ["package", entry.distribution === `${entry.engine}==${entry.version}` ? "" : entry.distribution], ["flags", entry.flags.join(" ") || "none"], ["plugin", entry.plugin],
       ["subnormals", subnormals(entry)],
       ["same bits each run", entry.deterministic == null ? "" : entry.deterministic ? "promised and proven" : "not promised"],
       ["command", el("code", {}, entry.command)], ["machine", entry.machine], ["date", entry.date],
@@ -105,12 +105,31 @@ function refusedOf(entry, query) {
   const op = (line) => `${line[NAME]}${line[PROFILE] === "core" ? "" : ` (${line[PROFILE]})`}`;
   const byOp = lacking.reduce((map, line) => map.set(op(line), [...(map.get(op(line)) ?? []), line]), new Map());
   const refused = entry.refusals.filter((each) => includesAll(`${fullName(entry)} ${each.name} ${each.dtype} ${each.reason} refused`, query));
-  const failed = entry.failures.filter((each) => includesAll(`${fullName(entry)} ${each.item} ${each.dtype ?? ""} ${each.message} fails wrong`, query));
+  const failed = entry.failures.filter((each) => includesAll(`${fullName(entry)} ${each.item} ${each.dtype ?? ""} ${each.message} ${each.reason ?? ""} fails wrong`, query));
   if (!lacking.length && !refused.length && !failed.length) return "";
   const lines = [...byOp].map(([name, own]) => el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, own.map((line) => line[DTYPE]).sort(byDtype).join(", ")), el("td", {}, "declared unsupported")));
   lines.unshift(...refused.map((each) => el("tr", {}, el("th", { scope: "row" }, each.kind || each.name), el("td", {}, each.dtype), el("td", {}, `${each.calls} calls refused at compile: ${each.reason}`))));
-  const cards = failed.map((each) => el("details", {}, el("summary", {}, el("span", { class: "mark failing" }, "✗"), ` ${each.item} `, el("small", {}, [each.check, each.dtype, each.count > 1 ? `${each.count} alike` : "", each.reason ? `known: ${each.reason}` : "not explained yet"].filter(Boolean).join(", "))), el("p", {}, each.message), el("p", {}, each.reason ? `Known: ${each.reason} ` : "Not explained yet. ", each.reason && reasonLink(each.link)), el("code", {}, each.call ?? ""), each.script && el("div", {}, copyButton(each.script), el("pre", { tabindex: 0 }, each.script))));
+  const cards = byCause(failed).map(causeCard);
   return el("section", {}, el("h2", {}, fullName(entry)), ...cards, lines.length && tableOf(`Refused by ${fullName(entry)}`, ["Op", "dtypes", "Reason"].map((text) => el("th", { scope: "col" }, text)), [el("tbody", {}, ...lines)]));
+}
+
+/** Failures by the reasons that the file of known failures gives; what has none comes first. */
+function byCause(failed) {
+  const causes = new Map();
+  for (const each of failed) causes.set(each.reason ?? "", [...(causes.get(each.reason ?? "") ?? []), each]);
+  return [...causes].sort(([a], [b]) => Boolean(a) - Boolean(b));
+}
+
+function causeCard([reason, failed]) {
+  const calls = failed.reduce((sum, each) => sum + (each.count ?? 1), 0);
+  const ops = [...new Set(failed.map((each) => each.item.split("/")[1]))];
+  return el("details", { class: "cause" }, el("summary", {}, el("span", { class: "mark failing" }, "✗"), ` ${reason ? `Known: ${reason} ` : "Not explained yet "}`, el("small", {}, `${count(calls)} ${calls === 1 ? "call" : "calls"} of ${ops.join(", ")}`)),
+    reason && el("p", {}, reasonLink(failed[0].link)), ...failed.map(failureCard));
+}
+
+function failureCard(each) {
+  return el("details", {}, el("summary", {}, `${each.item} `, el("small", {}, [each.check, each.dtype, each.count > 1 ? `${each.count} alike` : ""].filter(Boolean).join(", "))),
+    el("p", {}, each.message), el("code", {}, each.call ?? ""), each.script && el("div", {}, copyButton(each.script), el("pre", { tabindex: 0 }, each.script)));
 }
 
 /** A link to the program, or to the page, that explains a known failure. */

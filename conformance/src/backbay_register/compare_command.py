@@ -8,7 +8,7 @@ from pathlib import Path
 from backbay.cli import add_json, say, say_json, table
 
 from .comparison import Change, Comparison, compare
-from .entry import CERTIFICATE, read_record
+from .entry import CERTIFICATE, Entry, read_record
 
 KINDS = ("worse", "slower", "better", "faster", "other")
 
@@ -27,12 +27,24 @@ class CompareCommand:
 
     def run(self, args: Namespace, /) -> int:
         found = compare(_record(args.before), _record(args.after))
-        say_json(found.as_dict()) if args.json else _show(found)
+        if args.json:
+            say_json(found.as_dict())
+        else:
+            say(f"{_title(args.before)} -> {_title(args.after)}")
+            _show(found)
         return 1 if found.worse else 0
 
 
 def _record(path: Path) -> dict[str, object]:
     return read_record(path / CERTIFICATE if path.is_dir() else path)
+
+
+def _title(path: Path) -> str:
+    """Engine and version of an entry, else the file's name."""
+    if not path.is_dir():
+        return path.name
+    entry = Entry.read(path)
+    return f"{entry.title} {entry.version}"
 
 
 def _show(found: Comparison) -> None:

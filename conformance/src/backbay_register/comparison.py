@@ -45,6 +45,10 @@ class Comparison:
         return asdict(self)
 
 
+UNSUPPORTED = "unsupported"
+"""The state of a scenario none of whose calls is supported: it depends on the dtypes that they drew."""
+
+
 def compare(before: Said, after: Said) -> Comparison:
     """The changes from `before` to `after`."""
     found = Comparison(notes=list(_notes(before, after)))
@@ -60,11 +64,21 @@ def _notes(before: Said, after: Said) -> Iterator[str]:
     for key in ("backend", "suite", "size", "seed", "few_shapes"):
         if before.get(key) != after.get(key):
             yield f"{key}: {before.get(key)}, then {after.get(key)}"
+    options = [_options(said) for said in (before, after)]
+    if options[0] != options[1]:
+        yield f"options: {options[0]}, then {options[1]}"
     if _calls(before) != _calls(after):
         yield "the calls or their bounds differ: errors are not compared, and a rare fault may show on one side alone"
+        if alone := _by_key(before).keys() ^ _by_key(after).keys():
+            yield f"{len(alone)} lines are of one side alone, as its calls drew these dtypes"
     for key in ("devices", "machine"):
         if before["facts"].get(key) != after["facts"].get(key):
             yield f"{key}: {before['facts'].get(key)}, then {after['facts'].get(key)}"
+
+
+def _options(said: Said) -> str:
+    options = said.get("opening", {}).get("options", {})
+    return ", ".join(f"{name}={value}" for name, value in sorted(options.items())) or "none"
 
 
 def _calls(said: Said) -> tuple[Any, ...]:
@@ -77,10 +91,12 @@ def _lines(before: Said, after: Said, *, same_calls: bool) -> Iterator[tuple[boo
     for key in sorted(old.keys() | new.keys()):
         what, a, b = " ".join(filter(None, key)), old.get(key), new.get(key)
         if a is None or b is None:
-            yield None, Change(what, "tried", _state(a), _state(b))
+            if same_calls:
+                yield None, Change(what, "tried", _state(a), _state(b))
             continue
         if _rank(a) != _rank(b):
-            yield _rank(b) < _rank(a), Change(what, "state", _state(a), _state(b))
+            drawn = not same_calls and not key[-1] and UNSUPPORTED in (a["state"], b["state"])
+            yield None if drawn else _rank(b) < _rank(a), Change(what, "state", _state(a), _state(b))
         elif a["state"] != b["state"]:
             yield None, Change(what, "state", _state(a), _state(b))
         if a["passed"] and b["passed"]:
@@ -88,12 +104,16 @@ def _lines(before: Said, after: Said, *, same_calls: bool) -> Iterator[tuple[boo
 
 
 def _of_results(what: str, a: Said, b: Said, *, same_calls: bool) -> Iterator[tuple[bool | None, Change]]:
-    """The changes of what a line computes. Errors compare only under one bound, and so in one precision."""
+    """The changes of what a line computes. Errors compare only under one bound, and so in one precision.
+
+    The error of a line that fails is that of its other calls.
+    """
     if a["precisions"] != b["precisions"]:
         yield None, Change(what, "precision", ", ".join(a["precisions"]), ", ".join(b["precisions"]))
         return
     low, high = sorted((a["worst"], b["worst"]))
-    if same_calls and high >= LEAST and high > CLEAR * low:
+    right = not {a["state"], b["state"]} & set(BAD)
+    if same_calls and right and high >= LEAST and high > CLEAR * low:
         told = (f"{each['worst']:.3g} of the bound" for each in (a, b))
         yield b["worst"] < a["worst"], Change(what, "error", *told)
 

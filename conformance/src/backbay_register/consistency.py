@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
 from backbay_conformance.report.digests import SUITE
 from backbay_conformance.report.report import BAD, STATES
 from backbay_conformance.runner.op_speeds import CALLS, TOKENS
+from backbay_conformance.runner.supervisor import ENOUGH
 from backbay_conformance.runner.verification import CertificateFinding as Finding
 from backbay_conformance.suite.case import CASES
 from backbay_conformance.suite.extensions import load_extensions
@@ -20,6 +21,8 @@ from .drawn_calls import CellKey, DrawnGroup, RunPlan, declined_by, drawn_groups
 Said = Mapping[str, Any]
 """A certificate, or the record of a run that earned none, as JSON has it."""
 COUNTED = ("passed", "unsupported", "failed")
+DEATHS = ("crash", "hang")
+"""The checks whose failures cost a process: after ENOUGH of them, a run leaves out the other calls of the case."""
 SHOWN = 3  # lines that a finding names
 AT_MOST_ITS_BOUND = 1.0
 
@@ -57,7 +60,10 @@ def draws(said: Said) -> Iterator[Finding]:
     own = {f"{line['profile']}/{line['name']}" for line in said["ops"]}
     plan = plan_of(said)
     planned = Counter(item.group for item in plan.items())
-    total = sum(line.get(count, 0) for line in said["ops"] for count in COUNTED)
+    counts = _calls_by_group(said)
+    total = sum(sum(row.values()) for row in counts.values())
+    cut = cut_short(said) & planned.keys()
+    total += sum(max(planned[group] - sum(counts[group].values()), 0) for group in cut)
     if said["facts"].get("scenarios", []) == list(load_extensions()):
         same = planned.total() == said["planned"] == total
         yield Finding("planned calls", same, f"{total:,}; this suite plans {planned.total():,}")
@@ -74,7 +80,25 @@ def draws(said: Said) -> Iterator[Finding]:
     yield _finding("missing lines", [f"no line of {group}" for group in sorted(missing)], "none")
     yield _finding("lines of other suites", sorted(extra), "none")
     groups = drawn_groups(plan, declined_by(said["ops"]), only=own & planned.keys())
-    yield from _of_groups(said, groups)
+    yield from _of_groups(said, groups, cut)
+
+
+def cut_short(said: Said) -> set[str]:
+    """The cases and scenarios with so many crashes or hangs that a run leaves out their other calls."""
+    deaths: Counter[str] = Counter()
+    for each in said.get("failures", ()):
+        if each.get("check") in DEATHS:
+            deaths["/".join(each["item"].split("/")[:2])] += each.get("count", 1)
+    return {group for group, count in deaths.items() if count >= ENOUGH}
+
+
+def _calls_by_group(said: Said) -> dict[str, Counter[str]]:
+    """The number of calls of each case and scenario, by dtype."""
+    counts: dict[str, Counter[str]] = {}
+    for line in said["ops"]:
+        row = counts.setdefault(f"{line['profile']}/{line['name']}", Counter())
+        row[line["dtype"]] += sum(line.get(count, 0) for count in COUNTED)
+    return counts
 
 
 def is_of_the_suite(group: str) -> bool:
@@ -84,15 +108,12 @@ def is_of_the_suite(group: str) -> bool:
     return own.function.__module__.startswith(f"{SUITE}.")
 
 
-def _of_groups(said: Said, groups: Mapping[str, DrawnGroup]) -> Iterator[Finding]:
-    counts: dict[str, dict[str, int]] = {}
-    for line in said["ops"]:
-        row = counts.setdefault(f"{line['profile']}/{line['name']}", {})
-        row[line["dtype"]] = row.get(line["dtype"], 0) + sum(line.get(count, 0) for count in COUNTED)
+def _of_groups(said: Said, groups: Mapping[str, DrawnGroup], cut: Collection[str]) -> Iterator[Finding]:
+    counts = _calls_by_group(said)
     wrong = [
         f"{group} {_row(counts[group])}, drawn {_row(drawn.dtypes)}"
         for group, drawn in groups.items()
-        if (counts[group] != drawn.dtypes if drawn.certain else sum(counts[group].values()) != drawn.total)
+        if not _as_drawn(counts[group], drawn, whole=group not in cut)
     ]
     certain = sum(drawn.certain for drawn in groups.values())
     yield _finding("drawn calls", wrong, f"{certain} of {len(groups)} cases and scenarios by dtype")
@@ -101,6 +122,13 @@ def _of_groups(said: Said, groups: Mapping[str, DrawnGroup]) -> Iterator[Finding
     wrong += sorted(digests.keys() - groups.keys())
     known = sum(drawn.digest is not None for drawn in groups.values())
     yield _finding("first calls", wrong, f"the digests of {known} cases")
+
+
+def _as_drawn(row: Counter[str], drawn: DrawnGroup, *, whole: bool) -> bool:
+    """Whether a case has the calls that the seed draws, or at most so many, if a run leaves some out."""
+    if not whole:
+        return row.total() <= drawn.total
+    return row == Counter(drawn.dtypes) if drawn.certain else row.total() == drawn.total
 
 
 def _totals(said: Said, lines: Sequence[Said]) -> Iterator[Finding]:

@@ -58,6 +58,9 @@ def waivers(said: Said) -> Iterator[str]:
         yield f"{counts['failed']:,} calls fail"
     if counts.get("known"):
         yield f"{counts['known']:,} calls fail as known"
+    left_out = said.get("planned", 0) - sum(counts.values())
+    if left_out > 0:
+        yield f"{left_out:,} calls left out, of ops that end the process again and again"
     if said.get("few_shapes"):
         yield "few shapes: a third of planted faults goes unnoticed"
     left = [profile for profile in STANDARD if profile not in said["profiles"]]

@@ -76,6 +76,24 @@ def test_after_a_failure_an_op_has_other_calls(honest: Said, tmp_path: Path) -> 
     assert "drawn calls" in refusals(entry_of(summed(said), tmp_path, known))
 
 
+def test_after_three_crashes_an_op_has_fewer_calls(honest: Said, tmp_path: Path) -> None:
+    said = copy.deepcopy(honest)
+    own, planned = line(said, "neg"), said["planned"]
+    own |= {"state": "failing", "passed": 0, "failed": 3}
+    line(said, "neg", "f16")["passed"] -= 2
+    one = {"item": "core/neg/0", "dtype": "f32", "check": "crash", "message": "SIGABRT", "count": 1}
+    said["failures"] = [{**one, "item": f"core/neg/{n}"} for n in range(3)]
+    said = summed(said) | {"planned": planned}
+    known = "core/neg/f32/crash ends the process https://example.org/1\n"
+    folder = entry_of(said, tmp_path, known)
+    assert refusals(folder) == {}
+    waiver = "calls left out, of ops that end the process again and again"
+    assert any(each.endswith(waiver) for each in check(folder, sample=0).as_dict()["waivers"])
+    said["failures"][0]["check"] = "bound"  # two crashes leave nothing out
+    found = refusals(entry_of(said, tmp_path, known.replace("/crash", "/*")))
+    assert {"planned calls", "drawn calls"} <= found.keys()
+
+
 def of_sums(change: Callable[[Said], object]) -> Callable[[Said], object]:
     """A change of lines, after which the sums are right again."""
 

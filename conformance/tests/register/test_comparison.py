@@ -80,6 +80,13 @@ def test_errors_under_other_bounds_are_not_compared() -> None:
     assert [each.kind for each in found.other] == ["precision"]
 
 
+def test_a_line_that_fails_has_no_better_error() -> None:
+    after = said_of(op("exp", state="failing", failed=2, worst=0.01))
+    found = compare(said_of(op("exp", worst=0.3)), after)
+    assert [each.kind for each in found.worse] == ["state"]
+    assert not found.better
+
+
 def test_other_suites_and_devices_are_told() -> None:
     after = said_of(
         op("exp"), suite="1.3", digests={"suite": "2"}, facts={"devices": ["GPU"], "machine": "x86_64"}
@@ -89,10 +96,25 @@ def test_other_suites_and_devices_are_told() -> None:
         assert part in told
 
 
+def test_other_options_are_told() -> None:
+    after = said_of(op("exp"), opening={"options": {"library": "other.so", "avoid": "nothing"}})
+    found = compare(said_of(op("exp")), after)
+    assert found.notes == ["options: none, then avoid=nothing, library=other.so"]
+
+
 def test_errors_of_runs_of_other_sizes_are_not_compared() -> None:
     found = compare(said_of(op("exp", worst=0.1)), said_of(op("exp", worst=0.9), size="nightly"))
     assert not found.worse
     assert found.notes[0] == "size: default, then nightly"
+
+
+def test_what_only_a_larger_run_drew_is_no_change() -> None:
+    scenario = {"state": "unsupported", "passed": 0, "unsupported": 1}
+    lines = line_of("core/rows_alone", "", 1), line_of("core/chunk", "f16", 3)
+    found = compare(said_of(lines[0] | scenario, size="smoke"), said_of(*lines))
+    assert not found.better
+    assert [each.what for each in found.other] == ["core rows_alone"]
+    assert found.notes[-1] == "1 lines are of one side alone, as its calls drew these dtypes"
 
 
 def test_the_command_shows_both_sides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,6 +123,7 @@ def test_the_command_shows_both_sides(tmp_path: Path, capsys: pytest.CaptureFixt
         path.write_text(json.dumps(said))
     assert run_command(command, *map(str, paths)) == 1
     shown = capsys.readouterr().out
+    assert shown.startswith("a.json -> b.json\n")
     assert "worse: 2" in shown
     assert "4 x the reference" in shown
     assert run_command(command, str(paths[0]), str(paths[0])) == 0

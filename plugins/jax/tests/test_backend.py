@@ -20,7 +20,7 @@ jax = pytest.importorskip("jax")
 from vision_tasks import TASKS, unseen_questions  # noqa: E402
 
 from backbay_jax import backbay_backend  # noqa: E402
-from backbay_jax.devices import device_info, platform_name  # noqa: E402
+from backbay_jax.devices import device_info, library_of, platform_name  # noqa: E402
 from backbay_jax.engine import trial_of  # noqa: E402
 
 JaxBackend = backbay_backend()
@@ -183,6 +183,16 @@ def test_a_library_is_registered_by_the_name_of_its_file_and_takes_no_default(tm
     monkeypatch.setattr("backbay_jax.devices.xla_bridge", bridge)
     assert platform_name(str(library)) == platform_name(str(library)) == "pjrt_fake"
     assert seen == [("pjrt_fake", {"library_path": str(library), "priority": -1})]
+
+
+def test_a_package_names_the_library_that_it_has(tmp_path, monkeypatch):
+    record = tmp_path / "a_pjrt-1.0.dist-info" / "RECORD"
+    record.parent.mkdir()
+    record.with_name("METADATA").write_text("Metadata-Version: 2.1\nName: a-pjrt\nVersion: 1.0\n")
+    record.write_text("a_pjrt/__init__.py,,\na_pjrt/a_pjrt_plugin.so,,\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert library_of("a-pjrt") == str(tmp_path / "a_pjrt" / "a_pjrt_plugin.so")
+    assert library_of("cpu") == library_of("") == library_of("pytest") == ""
 
 
 def test_without_jax_the_remedy_is_named():

@@ -53,7 +53,7 @@ class JaxBackend(GraphBackend):
     contract_version = "1.2"
     kernels = {**KERNELS, ops.div: div}
     options = {
-        "platform": Option("", str, "a platform of JAX, such as cpu, cuda or tpu, or a PJRT plugin's library, /path/plugin.so"),
+        "platform": Option("", str, "a platform of JAX, such as cpu, cuda or tpu, or a PJRT plugin: its package, or its library, /path/plugin.so"),
         "mode": Option("compiled", choice_of("compiled", "eager"), "compiled: graph by graph; eager: op by op"),
         "precision": Option(
             "highest", choice_of(*ROUNDED), "of products, by JAX's names: a device may round operands unless highest"

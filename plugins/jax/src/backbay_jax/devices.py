@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,10 @@ Device = Any  # a jax.Device
 @cache
 def platform_name(option: str) -> str:
     """JAX's name of a platform; the library of a PJRT plugin is registered by the name of its file."""
-    if "/" not in option and not option.endswith(".so"):
+    named = library_of(option) or (option if "/" in option or option.endswith(".so") else "")
+    if not named:
         return option
-    path = Path(option).resolve()
+    path = Path(named).resolve()
     if not path.is_file():
         raise OptionError(f"option platform: there is no file {option}")
     if xla_bridge.backends_are_initialized():
@@ -34,6 +37,15 @@ def platform_name(option: str) -> str:
     except RuntimeError as error:
         raise BackendUnavailableError(f"{option} is no PJRT plugin that JAX can load: {error}") from error
     return name
+
+
+def library_of(package: str) -> str:
+    """The path of the PJRT plugin that an installed package has; empty if it has none, or is none."""
+    try:
+        files = distribution(package).files or []
+    except (PackageNotFoundError, ValueError):
+        return ""
+    return next((str(file.locate()) for file in files if re.search(r"pjrt.*\.so$", file.name)), "")
 
 
 def jax_devices(option: str) -> dict[str, Device]:
