@@ -26,7 +26,9 @@ TO_DEVICE, TO_HOST = "MemcpyFromHost", "MemcpyToHost"
 
 
 class BindingCalls:
-    """The inputs that each run binds, and its calls that wait, for the latest run."""
+    """The number of runs, and the latest one: its graph, and the inputs that it bound."""
+
+    latest: BoundGraph
 
     def __init__(self) -> None:
         self.bound: Counter[str] = Counter()
