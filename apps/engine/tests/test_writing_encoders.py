@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import shutil
 from pathlib import Path
 from threading import Event
 
@@ -15,6 +16,7 @@ import pytest
 from checkpoint_folders import safetensors
 from model_files import KINDS, unpacked_folder
 from model_scripts import nmse
+from published_phi4 import stored_arrays
 from vision_files import opened, pictures
 
 from backbay import CancelledError, DType, ModelFileError, OptionError
@@ -116,6 +118,20 @@ def test_the_version_of_minicpm_v_has_the_type_that_llama_cpp_reads(tmp_path):
         assert ours.metadata.value_type("clip.minicpmv_version") is ValueType.INT32
         assert ours.metadata["clip.minicpmv_version"] == 3
         assert ours.tensors["resampler.pos_embed_k"].shape == (48, 64)
+
+
+def test_matrices_of_experts_are_read_as_published_and_as_newer_versions_of_transformers_save_them(tmp_path):
+    folder = folder_of("qwen3vlmoe", tmp_path)
+    turned = Path(shutil.copytree(folder, tmp_path / "turned"))
+    arrays = stored_arrays(folder / "model.safetensors")
+    experts = {name for name, array in arrays.items() if ".experts." in name and array.ndim == 3}
+    assert experts
+    others = {name: each.swapaxes(1, 2) if name in experts else each for name, each in arrays.items()}
+    (turned / "model.safetensors").write_bytes(safetensors(others))
+    with open_model(folder) as published, open_model(turned) as saved:
+        for name, info in published.tensors.items():
+            assert saved.tensors[name].shape == info.shape
+            assert np.array_equal(published.data(name), saved.data(name)), name
 
 
 def test_a_folder_of_llama_3_2_vision_sees_as_the_file_that_is_written_of_it(tmp_path):

@@ -19,7 +19,6 @@ from . import (
     encoders,
     experts,
     gemma,
-    llama4_vision,
     minicpm_vision,
     mllama,
     phi4,
@@ -49,7 +48,6 @@ FAMILIES: Families = {
 PROJECTORS: Families = {
     **vision.PROJECTORS,
     **qwen_vision.PROJECTORS,
-    **llama4_vision.PROJECTORS,
     **minicpm_vision.PROJECTORS,
     **sound.PROJECTORS,
 }

@@ -36,6 +36,17 @@ PIXTRAL: Final = SIGLIP | {
     "layer_norm_eps": 1e-5,
     "hidden_act": "silu",
 }
+LLAMA4: Final[dict[str, Any]] = {
+    "hidden_size": 768,
+    "intermediate_size": 5632,
+    "num_hidden_layers": 34,
+    "num_attention_heads": 16,
+    "image_size": 448,
+    "patch_size": 14,
+    "norm_eps": 1e-5,
+    "hidden_act": "gelu",
+    "pixel_shuffle_ratio": 0.5,
+}
 EYE: Final = "vision_config"
 HEADS: Final = "num_attention_heads", "num_heads"
 
@@ -177,6 +188,14 @@ def _break_id(settings: Settings) -> int:
 BREAK: Final = "[IMG_BREAK]"
 
 
+def llama4_projector_keys(settings: Settings) -> Keys:
+    eye = settings.section(EYE, LLAMA4)
+    ratio = eye.number("pixel_shuffle_ratio")
+    if not 1 / 64 <= ratio <= 1:
+        raise eye.refuse("pixel_shuffle_ratio", "a number from 1/64 to 1")
+    return picture_keys(settings, "llama4", LLAMA4) | {"vision.projector.scale_factor": int(1 / ratio)}
+
+
 TOWER: Final = {
     r"^model\.": "",
     r"^vision_tower\.(?=embeddings|encoder|pre_layrnorm|post_layernorm)": "vision_tower.vision_model.",
@@ -211,6 +230,19 @@ GEMMA3 = Family(
     names=TOWER | {r"mm_input_projection_weight$": "mm_input_projection.weight"},
     tensors=OF_TOWER,
 )
+LLAMA4_TOWER = Family(
+    "clip",
+    keys=llama4_projector_keys,
+    names={
+        r"^model\.": "",
+        # the table of the gguf package has a name for it that llama.cpp takes for another norm
+        r"^vision_model\.model\.layers\.(\d+)\.post_attention_layernorm\.": r"v.blk.\1.ln2.",
+        r"^vision_model\.positional_embedding_vlm$": "v.position_embd.weight",
+        r"^vision_model\.vision_adapter\.mlp\.fc([12])\.": r"mm.model.mlp.\1.",
+        r"^multi_modal_projector\.linear_1\.": "mm.model.fc.",
+    },
+    tensors=r"^(model\.)?(vision_model|multi_modal_projector)\.",
+)
 IDEFICS = Family(
     "clip",
     keys=idefics3_keys,
@@ -232,5 +264,6 @@ PROJECTORS: Families = {
     "Gemma3ForConditionalGeneration": GEMMA3,
     "Idefics3ForConditionalGeneration": IDEFICS,
     "SmolVLMForConditionalGeneration": IDEFICS,
+    "Llama4ForConditionalGeneration": LLAMA4_TOWER,
 }
 """The encoders, by the classes of transformers."""
