@@ -6,7 +6,7 @@ effect: quantized caches and weights cannot be joined
 workaround: plugins/ggml/src/backbay_ggml/ops/shape.py: _bytes
 thread: https://github.com/ggml-org/llama.cpp/pull/25247
 shown: 0.13.1, 0.15.3
-right: 0.17.0, 0.20.2, 0.25.3, 0.26.0
+right: 0.16.0, 0.17.0, 0.20.2, 0.25.3, 0.26.0
 """
 
 import ctypes

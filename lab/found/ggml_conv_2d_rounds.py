@@ -5,7 +5,7 @@ effect: three digits of every pixel and feature; numbers above 65504 become infi
 workaround: plugins/ggml/src/backbay_ggml/ops/spatial.py: _windows
 thread: https://github.com/ggml-org/llama.cpp/pull/26727
 shown: 0.17.0, 0.20.2, 0.25.3, 0.26.0
-right: 0.13.1, 0.15.3
+right: 0.13.1, 0.15.3, 0.16.0
 """
 
 import sys
