@@ -55,6 +55,7 @@ contracts: $(VENV)/.check-tools  ## check which room imports which
 
 site: $(VENV)/.check-tools  ## build the pages as a site with a search, build/site/index.html, and the register's; every link must lead somewhere
 	PYTHONPATH=lab/tools:lab/register NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "Open build/site/index.html, or build/site/register/index.html."
 
 docs: api  ## write all pages that are made from the code anew
 	$(BIN)/python lab/tools/architecture.py

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from browser import Page, browser
@@ -23,20 +25,19 @@ NAMES = ["/".join(folder.parts[-2:]) for folder in FOLDERS]
 VIEWS = ("ops", "engines", "pair", "errors", "speed", "refused", "versions", "faults")
 
 
-def site() -> object:
-    """lab/register/register_site.py, which is a script, as a module."""
-    sys.path.insert(0, str(ROOT / "lab" / "register"))
+def script(room: str, name: str) -> ModuleType:
+    """A script in lab as a module."""
+    sys.path.insert(0, str(ROOT / "lab" / room))
     try:
-        import register_site
+        return importlib.import_module(name)
     finally:
         sys.path.pop(0)
-    return register_site
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site") / "register"
-    site().build(folder)
+    script("register", "register_site").build(folder)
     return folder
 
 
@@ -63,6 +64,12 @@ def look(page: Page, text: str) -> str:
     page.write(text)
     page.until(f"query.value === {json.dumps(text)} && place()[2] === query.value")
     return page.text("#answer")
+
+
+def test_the_readme_lists_all_entries():
+    assert script("tools", "generated_text").entries() in (ROOT / "register" / "README.md").read_text(), (
+        "run `make docs`"
+    )
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=NAMES)
@@ -175,7 +182,7 @@ def newer(tmp_path: Path) -> Path:
     (new / ENTRY).write_text(
         (new / ENTRY).read_text().replace(f'"version": "{old.name}"', '"version": "99.0"')
     )
-    site().build(tmp_path / "site", register)
+    script("register", "register_site").build(tmp_path / "site", register)
     return tmp_path / "site"
 
 
@@ -201,7 +208,7 @@ def test_versions_judged_with_other_options_are_not_compared(tmp_path: Path):
         new = Path(shutil.copytree(old, tmp_path / "onnxruntime" / version))
         entry = json.loads((new / ENTRY).read_text()) | {"version": version, "flags": flags}
         (new / ENTRY).write_text(json.dumps(entry))
-    data = site().register_data(tmp_path)
+    data = script("register", "register_site").register_data(tmp_path)
     assert [each["version"] for each in data["entries"] if each["newest"]] == ["2.0", "3.0"]
     assert [(each["before"], each["after"]) for each in data["changes"]] == [
         ("onnxruntime/1.0", "onnxruntime/2.0")
