@@ -160,6 +160,30 @@ def test_closing_waits_for_a_running_compute(what):
     assert errors + errors_of_closing == [] and ctx.counters.runs == 1
 
 
+@pytest.mark.parametrize("what", ["read", "write", "zero"])
+def test_closing_waits_for_a_thread_that_reads_or_writes_data(backend, monkeypatch, what):
+    ctx = backend.new_context()
+    x = ctx.from_floats([1, 2])
+    lock = ctx.recording.data_lock = CountedLock(ctx.recording.data_lock)
+    uses = {"read": x.floats, "write": lambda: x.from_floats([3, 4]), "zero": x.leaf.zero}
+    unhurried, closings = getattr(x.leaf.buffer, what), []
+
+    def use_data(*data):
+        closings.append(in_thread(backend.close))
+        wait_until(lambda: lock.waits)
+        assert not x.leaf.closed
+        return unhurried(*data)
+
+    monkeypatch.setattr(x.leaf.buffer, what, use_data)
+    uses[what]()
+    [(closing, errors)] = closings
+    closing.join()
+    assert errors == [] and backend.closed
+    for use in uses.values():
+        with pytest.raises(ClosedError):
+            use()
+
+
 def test_a_cancelled_compute_stops_early_and_has_no_results():
     reference, ran, cancel = backbay.backends()["cpu_ref"].load(), [], threading.Event()
 

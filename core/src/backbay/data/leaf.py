@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import RLock
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
@@ -111,6 +112,7 @@ class LeafRecording(Protocol):
 
     blocked: bool
     closed: bool
+    data_lock: RLock
 
     def refuse(self) -> NoReturn: ...
 
@@ -159,21 +161,29 @@ class Leaf:
         """Replace the data; ids are checked first."""
         if self.home is None:
             raise BackbayError(f"{self.name}: weights are read-only")
-        if self.home.blocked:  # a closed recording is blocked, too
-            self._check_open()
-            self.home.refuse()
-        for use, bound in self.id_uses.values():
-            check_ids(data if use is self.spec else gather(data, use), use, bound)
-        if self.buffer is not None:
-            self.buffer.write(data)
-        if self.written or self.used:  # no result depends on a new leaf
-            self.home.forget_results()
-        self.written = True
+        with self.home.data_lock:
+            self._check_writable(self.home)
+            for use, bound in self.id_uses.values():
+                check_ids(data if use is self.spec else gather(data, use), use, bound)
+            if self.buffer is not None:
+                self.buffer.write(data)
+            if self.written or self.used:  # no result depends on a new leaf
+                self.home.forget_results()
+            self.written = True
 
     def zero(self) -> None:
-        if self.buffer is not None:
-            self.buffer.zero()
-        self.written = True
+        """Fill a new leaf with zeros."""
+        assert self.home is not None
+        with self.home.data_lock:
+            self._check_writable(self.home)
+            if self.buffer is not None:
+                self.buffer.zero()
+            self.written = True
+
+    def _check_writable(self, home: LeafRecording) -> None:
+        if home.blocked:  # a closed recording is blocked, too
+            self._check_open()
+            home.refuse()
 
     def read(self) -> Bytes:
         """The data in logical order; the caller must not change or keep it."""

@@ -130,7 +130,8 @@ class Recording(TracedGraph):
 
     def _run(self, graph: Graph, plan: Plan, cancel: Cancel | None) -> None:
         """Run a plan; meanwhile no thread can trace here, or write a leaf of this context."""
-        self.blocked = True
+        with self.data_lock:
+            self.blocked = True
         try:
             self.backend.run(graph, plan, cancel)
         finally:
@@ -270,7 +271,7 @@ class Recording(TracedGraph):
     def after_fork(self) -> None:
         """Close without freeing, in a forked child."""
         self.closed = self.blocked = True
-        self.in_use = Lock()
+        self.in_use, self.data_lock = Lock(), RLock()
 
     def __del__(self) -> None:
         # A context that was dropped, not closed, also frees its memory. The garbage collector may run in any thread, and
@@ -285,7 +286,8 @@ class Recording(TracedGraph):
         """Free everything; the caller holds the backend's lock."""
         if self.closed:
             return
-        self.closed = self.blocked = True
+        with self.data_lock:  # after this, no thread reads or writes data
+            self.closed = self.blocked = True
         self._results = ()
         self._drop_plan()
         for leaf in self.leaves:

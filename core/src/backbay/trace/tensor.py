@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .traced_graph import TracedGraph
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @overload
@@ -242,18 +243,18 @@ class Tensor(Spec):
 
     def floats(self) -> NDArray[np.float32]:
         """All elements, flat in logical order, as float32."""
-        return self._numbers().astype(np.float32).reshape(-1)
+        return self._copied(lambda raw: flat_numbers(raw, self.dtype).astype(np.float32).reshape(-1))
 
     def numpy(self) -> Array:
         """All elements as an array of the reversed shape, in C order; BF16 and quantized types as float32."""
-        return np.array(self._numbers()).reshape(self.shape[::-1])
+        return self._copied(lambda raw: np.array(flat_numbers(raw, self.dtype)).reshape(self.shape[::-1]))
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
         return self.numpy() if dtype is None else self.numpy().astype(dtype)
 
     def bytes(self) -> bytes:
         """All elements as bytes in GGUF's layout, in logical order."""
-        return self._raw().tobytes()
+        return self._copied(lambda raw: raw.tobytes())
 
     def from_floats(self, data: object) -> Tensor:
         """Replace a leaf's data with these numbers, converted to its dtype."""
@@ -271,14 +272,13 @@ class Tensor(Spec):
         what = self.op.name if self.op else (self.leaf and self.leaf.name) or "leaf"
         return f"Tensor({what} {self})"
 
-    def _numbers(self) -> Array:
-        return flat_numbers(self._raw(), self.dtype)
-
-    def _raw(self) -> Bytes:
-        if self.leaf is not None:
-            return self.leaf.read()
+    def _copied(self, copy: Callable[[Bytes], T]) -> T:
+        """The copy that a function makes of the data, which no thread frees meanwhile."""
+        if self.leaf is not None and self.leaf.home is None:
+            return copy(self.leaf.read())  # of a weight
         assert self.home is not None
-        return self.home.read(self)
+        with self.home.data_lock:
+            return copy(self.home.read(self) if self.leaf is None else self.leaf.read())
 
     def _write(
         self, data: object, encode: Callable[[object, Spec], Bytes], *, converts: bool = False

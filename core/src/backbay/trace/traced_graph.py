@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
+from threading import RLock
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..data.encoding import Bytes
@@ -46,6 +47,9 @@ class TracedGraph(ABC):
         self._limit: float = max_nodes
         self.blocked = False  # closed or computing: one fast check for tracing
         self.closed = False
+        self.data_lock = (
+            RLock()
+        )  # of who reads or writes data: another thread may close the backend at any time
         self.counters = Counters()
         self.leaves: list[Leaf] = []
 
@@ -89,10 +93,11 @@ class TracedGraph(ABC):
 
     def add_leaf(self, spec: Spec, placement: Placement, row_axis: int | None) -> Tensor:
         """Add a leaf, and allocate its memory, unless the backend only measures."""
-        self.check_usable()
-        buffer = self.backend.take_leaf(spec, placement)
-        leaf = Leaf(self.backend, self, spec, buffer, placement, row_axis=row_axis)
-        self.leaves.append(leaf)
+        with self.data_lock:
+            self.check_usable()
+            buffer = self.backend.take_leaf(spec, placement)
+            leaf = Leaf(self.backend, self, spec, buffer, placement, row_axis=row_axis)
+            self.leaves.append(leaf)
         if buffer is not None:
             self.counters.bytes_allocated += buffer.nbytes
         return leaf_tensor(leaf, self)
