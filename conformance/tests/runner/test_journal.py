@@ -14,22 +14,24 @@ from backbay_conformance.suite.profiles import FIRST_ROUND
 OPS = ["neg", "add", "sqrt"]
 
 
-def tried(**more: object) -> tuple[Report, list[str]]:
-    """A run, and the items that it has run."""
+def tried(most: int = 10**6, **more: object) -> tuple[Report, list[str]]:
+    """A run, which is stopped after more than `most` items, and the items that it has run."""
     seen: list[str] = []
 
     def progress(outcome: Outcome, total: int) -> None:
         seen.append(outcome.item)
 
-    return run("cpu_ref", in_process=False, ops=OPS, progress=progress, **more), seen  # type: ignore[arg-type]
+    def stop() -> str:
+        return "enough" if len(seen) > most else ""
+
+    return run("cpu_ref", in_process=False, ops=OPS, progress=progress, stop=stop, **more), seen  # type: ignore[arg-type]
 
 
 def test_a_run_that_was_stopped_goes_on(cache: Path) -> None:
     whole, all_items = tried()
     runs = cache / "runs"
     assert list(runs.iterdir()) == []  # it came to its end
-    looks = iter(range(10**6))
-    stopped, first = tried(stop=lambda: "enough" if next(looks) > 40 else "")
+    stopped, first = tried(most=4 * FIRST_ROUND)
     assert stopped.stopped == "enough"
     assert 0 < len(first) < len(all_items)
     with next(runs.iterdir()).open("a") as file:
