@@ -160,6 +160,9 @@ def test_closing_waits_for_a_running_compute(what):
     assert errors + errors_of_closing == [] and ctx.counters.runs == 1
 
 
+@pytest.mark.fault(
+    "a backend is closed while another thread reads or writes data", "closing waits until it has the data"
+)
 @pytest.mark.parametrize("what", ["read", "write", "zero"])
 def test_closing_waits_for_a_thread_that_reads_or_writes_data(backend, monkeypatch, what):
     ctx = backend.new_context()

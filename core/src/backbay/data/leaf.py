@@ -162,7 +162,8 @@ class Leaf:
         if self.home is None:
             raise BackbayError(f"{self.name}: weights are read-only")
         with self.home.data_lock:
-            self._check_writable(self.home)
+            if self.home.blocked:
+                self._refuse(self.home)
             for use, bound in self.id_uses.values():
                 check_ids(data if use is self.spec else gather(data, use), use, bound)
             if self.buffer is not None:
@@ -175,15 +176,15 @@ class Leaf:
         """Fill a new leaf with zeros."""
         assert self.home is not None
         with self.home.data_lock:
-            self._check_writable(self.home)
+            if self.home.blocked:
+                self._refuse(self.home)
             if self.buffer is not None:
                 self.buffer.zero()
             self.written = True
 
-    def _check_writable(self, home: LeafRecording) -> None:
-        if home.blocked:  # a closed recording is blocked, too
-            self._check_open()
-            home.refuse()
+    def _refuse(self, home: LeafRecording) -> NoReturn:
+        self._check_open()  # a closed recording is blocked, too
+        home.refuse()
 
     def read(self) -> Bytes:
         """The data in logical order; the caller must not change or keep it."""
