@@ -227,16 +227,20 @@ def test_a_timeout_that_is_none_is_refused(wrong) -> None:
         Ggml(None, using("127.0.0.1:1", rpc_timeout=wrong))
 
 
+def children() -> set[int]:
+    return {
+        int(pid) for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()
+    }
+
+
 @pytest.mark.fault(
     "all child processes are killed while an RPC server computes", "the answer: no process is between"
 )
 def test_no_process_stands_between_ggml_and_a_server() -> None:
+    others = children()  # such as the servers of other tests
     with serving() as server, Ggml(None, using(server.endpoint)) as backend:
-        children = {
-            pid for list in Path("/proc/self/task").glob("*/children") for pid in list.read_text().split()
-        }
-        for child in children - {str(server.process.pid)}:
-            os.kill(int(child), signal.SIGKILL)
+        for child in children() - others - {server.process.pid}:
+            os.kill(child, signal.SIGKILL)
         assert works(backend)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
@@ -249,7 +250,7 @@ def test_a_limit_of_memory_leaves_layers_to_the_cpu(caplog: pytest.LogCaptureFix
     found = layers_there(params=limit)
     assert 0 < len(found) < len(everywhere)
     assert found == everywhere[-len(found) :]
-    assert not caplog.records
+    assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
 
 
 def test_where_the_gpu_refuses_memory_fewer_layers_lie_there(
