@@ -62,6 +62,7 @@ docs: api  ## write all pages that are made from the code anew
 	$(BIN)/python lab/engine/op_users.py
 	$(BIN)/python lab/server/tables.py
 	$(BIN)/python lab/tools/generated_text.py
+	$(BIN)/python lab/register/register_table.py
 	$(BIN)/python lab/tools/faults.py
 	$(BIN)/python lab/tools/found.py
 	$(BIN)/python lab/tools/found_reports.py

@@ -38,7 +38,7 @@ Way = tuple[str, ...]
 
 
 def register_data(register: Path = REGISTER) -> Json:
-    folders = sorted((path.parent for path in register.glob(f"*/*/{ENTRY}")), key=_order)
+    folders = folders_of_entries(register)
     entries = [_entry(folder, register) for folder in folders]
     ways = [_way(Entry.read(folder)) for folder in folders]
     for n, (older, newer) in enumerate(pairwise(ways)):
@@ -51,6 +51,11 @@ def register_data(register: Path = REGISTER) -> Json:
         "faults": [_fault(each) for each in found.findings()],
         "fault_versions": _fault_versions(),
     }
+
+
+def folders_of_entries(register: Path) -> list[Path]:
+    """By title; versions judged in one way follow each other."""
+    return sorted((path.parent for path in register.glob(f"*/*/{ENTRY}")), key=_order)
 
 
 def numbers(version: str) -> list[int]:

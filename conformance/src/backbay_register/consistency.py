@@ -80,7 +80,7 @@ def draws(said: Said) -> Iterator[Finding]:
     yield _finding("missing lines", [f"no line of {group}" for group in sorted(missing)], "none")
     yield _finding("lines of other suites", sorted(extra), "none")
     groups = drawn_groups(plan, declined_by(said["ops"]), only=own & planned.keys())
-    yield from _of_groups(said, groups, cut)
+    yield from _of_groups(said, groups, counts, cut)
 
 
 def cut_short(said: Said) -> set[str]:
@@ -108,8 +108,12 @@ def is_of_the_suite(group: str) -> bool:
     return own.function.__module__.startswith(f"{SUITE}.")
 
 
-def _of_groups(said: Said, groups: Mapping[str, DrawnGroup], cut: Collection[str]) -> Iterator[Finding]:
-    counts = _calls_by_group(said)
+def _of_groups(
+    said: Said,
+    groups: Mapping[str, DrawnGroup],
+    counts: Mapping[str, Counter[str]],
+    cut: Collection[str],
+) -> Iterator[Finding]:
     wrong = [
         f"{group} {_row(counts[group])}, drawn {_row(drawn.dtypes)}"
         for group, drawn in groups.items()
