@@ -26,15 +26,19 @@ INLINE void multiply_tile(const Weights &w, const char *const *rows, long each, 
     if constexpr (C < MOST)
         if (columns > C)
             return multiply_tile<C + 1>(w, rows, each, columns, entries, sums, fetch);
+    auto go = multiply_unpacking<C, ONE, unpack_q4_0_x8>;
+    switch (w.format) {
 #ifdef BY_ROWS
-    if (w.format == Q4_K_X8)
-        return multiply_interleaved<C>(rows, each, w.blocks, entries, sums, fetch);
-    if (w.format == Q4_K || w.format == Q6_K)
-        return (w.format == Q4_K ? multiply_unit_rows<C, Q4_K> : multiply_unit_rows<C, Q6_K>)(rows, each, w.blocks, entries, sums, fetch);
-    const auto q8_0 = multiply_rows<C, Q8_0>, q4_0 = multiply_rows<C, Q4_0>;
+    case Q8_0: go = multiply_rows<C, Q8_0>; break;
+    case Q4_0: go = multiply_rows<C, Q4_0>; break;
+    case Q4_K: go = multiply_unit_rows<C, Q4_K>; break;
+    case Q6_K: go = multiply_unit_rows<C, Q6_K>; break;
+    case Q4_K_X8: go = multiply_interleaved<C>; break;
 #else
-    const auto q8_0 = multiply_unpacking<C, EIGHT_BITS, unpack_q8_0>, q4_0 = multiply_unpacking<C, ONE, unpack_q4_0>;
+    case Q8_0: go = multiply_unpacking<C, EIGHT_BITS, unpack_q8_0>; break;
+    case Q4_0: go = multiply_unpacking<C, ONE, unpack_q4_0>; break;
 #endif
-    const auto go = w.format == Q8_0 ? q8_0 : w.format == Q4_0 ? q4_0 : multiply_unpacking<C, ONE, unpack_q4_0_x8>;
+    default: break;
+    }
     go(rows, each, w.blocks, entries, sums, fetch);
 }

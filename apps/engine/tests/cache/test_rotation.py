@@ -117,6 +117,7 @@ def test_a_cache_learns_the_mean_of_keys_at_all_positions(shift: Any) -> None:
         ctx.compute()
         assert cache.learns
         cache.learn(0)
+        cache.remove(0, 0)
         assert cache.used == 0
         rotation = cache.storage.layers[0].rotation
         assert rotation is not None

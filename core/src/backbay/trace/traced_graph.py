@@ -47,9 +47,8 @@ class TracedGraph(ABC):
         self._limit: float = max_nodes
         self.blocked = False  # closed or computing: one fast check for tracing
         self.closed = False
-        self.data_lock = (
-            RLock()
-        )  # of who reads or writes data: another thread may close the backend at any time
+        # Held by who reads or writes data: another thread may close the backend at any time.
+        self.data_lock = RLock()
         self.counters = Counters()
         self.leaves: list[Leaf] = []
 

@@ -176,8 +176,7 @@ class Cache(ABC):
         return False
 
     def learn(self, sequence: int) -> None:
-        """Learn from the keys of a sequence, the only one, and forget it."""
-        self.remove(sequence, 0)
+        """Learn from the keys of a sequence, the only one, which must be removed then: its keys are stored as before."""
 
     def contents(self, sequence: int) -> CacheContents:
         """What the cache holds of a sequence, to restore it here or elsewhere."""

@@ -84,7 +84,6 @@ class JointCache(Cache):
     def learn(self, sequence: int) -> None:
         for cache in self.caches:
             cache.learn(sequence)
-        self.remove(sequence, 0)
 
     def contents(self, sequence: int) -> CacheContents:
         return join_contents((name, cache.contents(sequence)) for name, cache in self._parts.items())

@@ -54,16 +54,15 @@ def squeezed(array: LazyArray, _settings: Settings) -> LazyArray:
     return array.reshape(array.shape[0], *(n for n in array.shape[1:] if n != 1))
 
 
-def halves(*names: str) -> Change:
-    """The two halves of the rows, or of each expert's rows, under two names."""
+def equal_parts(*names: str) -> Change:
+    """Parts of as many rows each, or of each expert's rows, by name."""
 
     def change(array: LazyArray, _settings: Settings) -> Mapping[str, LazyArray]:
         if len(array.shape) == 3:
-            half = array.shape[1] // 2
-            parts = [array.inner(0, half), array.inner(half, 2 * half)]
+            rows = array.shape[1] // len(names)
+            parts = [array.inner(n * rows, (n + 1) * rows) for n in range(len(names))]
         else:
-            half = array.shape[0] // 2
-            parts = array.split(half, half)
+            parts = array.split(*[array.shape[0] // len(names)] * len(names))
         return dict(zip(names, parts, strict=True))
 
     return change

@@ -35,6 +35,7 @@ from ..port.admissions import Admissions
 from ..port.contract import Port
 from ..port.options import BackendName, LoadOptions, Path
 from ..port.questions import Question
+from ..runner.key_sample import let_cache_learn
 from ..runner.loop import Runner
 from ..runner.requests.handle import Handle, OnStep, Receiver, require_elsewhere
 from ..runner.requests.job import MediaRowMap, MediaRowSource
@@ -54,7 +55,6 @@ from .adapters import LoadedAdapters
 from .encoder_opening import open_encoder, open_text_backend, own_projector
 from .guess_source import open_guess_source
 from .job_maker import JobMaker
-from .key_sample import let_cache_learn
 from .load_checks import context_of, dtype_of, facts_of, tokenizer_of
 from .media_intake import MediaIntake
 from .prefix_folder import PrefixFolder

@@ -8,8 +8,8 @@ import numpy as np
 
 from backbay.plugin import Cancel
 
-from ..runner.traced_steps import StepCache
 from ..steps.step import step_of
+from .traced_steps import StepCache
 
 SAMPLE: Final = 64  # tokens, at most
 
@@ -23,3 +23,4 @@ def let_cache_learn(steps: StepCache, room: int, cancel: Cancel | None) -> None:
     tokens = model.prompt(ids.tolist())
     steps.run(step_of([(0, 0, tokens)], np.array([len(tokens) - 1], np.int32)), cancel)
     cache.learn(0)
+    cache.remove(0, 0)

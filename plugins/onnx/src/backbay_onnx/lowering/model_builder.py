@@ -23,9 +23,7 @@ class ModelBuilder:
     """
 
     def __init__(self) -> None:
-        self.leaves_to_cpu = (
-            False  # whether nodes that are added now run on the CPU, in a session on another device
-        )
+        self.leaves_to_cpu = False  # nodes that are added now, in a session on another device
         self.nodes: list[NodeProto] = []
         self.initializers: list[TensorProto] = []
         self.inputs: list[Any] = []

@@ -179,11 +179,9 @@ class BoundGraph:
     def _floats(self, node: Node) -> Memory:
         if node.kind == "parameter":
             weights = self._services.weights
-            return (
-                weights.resident(node, "floats")
-                if self._services.layers.is_resident(node)
-                else weights.floats(node)
-            )
+            if self._services.layers.is_resident(node):
+                return weights.resident(node, "floats")
+            return weights.floats(node)
         if node.index not in self._decoded:
             self._decoded[node.index] = DecodedLeafBuffer(node)
         return self._decoded[node.index].array

@@ -193,7 +193,6 @@ class CausalCache(CellCache):
             cells, end = self.cells.of(sequence), self.cells.end[sequence]
             positions = np.arange(end - len(cells), end, dtype=np.int32)
             learn_means(self.storage, self.shift, cells, positions, self.sizes.capacity)
-        self.remove(sequence, 0)
 
     def contents(self, sequence: int) -> CacheContents:
         cells = self.cells

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from ..arrays import LazyArray, constant
-from ..changes import left_out, transposed
+from ..changes import equal_parts, left_out, transposed
 from ..config_json import Keys, Settings, SignedNumber
 from ..family_mapping import Arrays, Families, Family
 from .delta_rules import QWEN35_DENSE
@@ -33,10 +33,14 @@ def minicpmv_text(settings: Settings) -> Family:
     return replace(text, names={r"^llm\.": ""}, tensors=r"^llm\.")
 
 
-def minicpmv_keys(settings: Settings) -> Keys:
+def keys_of_whole_tower(settings: Settings, kind: str) -> Keys:
     if settings.flag("drop_vision_last_layer"):
         raise settings.refuse("drop_vision_last_layer", "false")
-    keys, processor = picture_keys(settings, "resampler", SIGLIP), processor_of(settings)
+    return picture_keys(settings, kind, SIGLIP)
+
+
+def minicpmv_keys(settings: Settings) -> Keys:
+    keys, processor = keys_of_whole_tower(settings, "resampler"), processor_of(settings)
     for name in ("mean", "std"):
         keys[f"vision.image_{name}"] = processor.numbers(f"norm_{name}") or [0.5] * 3
     return keys | {
@@ -45,12 +49,6 @@ def minicpmv_keys(settings: Settings) -> Keys:
         "minicpmv_query_num": settings.whole("query_num", default=64),
         "vision.image_size": settings.whole("image_size", default=448),
     }
-
-
-def thirds_of_attention(array: LazyArray, _settings: Settings) -> Mapping[str, LazyArray]:
-    third = array.shape[0] // 3
-    parts = array.split(third, third, third)
-    return dict(zip((rf"attn.{part}.\1" for part in "qkv"), parts, strict=True))
 
 
 def projection(array: LazyArray, settings: Settings) -> Mapping[str, LazyArray]:
@@ -74,9 +72,7 @@ def place_sines(settings: Settings, beside: LazyArray) -> Arrays:
 def minicpmv46_keys(settings: Settings) -> Keys:
     if settings.whole("merger_times", default=1) != 1:
         raise settings.refuse("merger_times", "1")
-    if settings.flag("drop_vision_last_layer"):
-        raise settings.refuse("drop_vision_last_layer", "false")
-    keys = picture_keys(settings, "minicpmv4_6", SIGLIP)
+    keys = keys_of_whole_tower(settings, "minicpmv4_6")
     inner = settings.section(EYE).whole("insert_layer_id", default=6)
     return keys | {
         "vision.image_size": processor_of(settings).whole("scale_resolution", default=448),
@@ -96,7 +92,10 @@ def merges_once(settings: Settings) -> bool:
 RESAMPLER = Family(
     "clip",
     keys=minicpmv_keys,
-    changes={r"attn\.in_proj_(weight|bias)$": thirds_of_attention, r"resampler\.proj$": projection},
+    changes={
+        r"attn\.in_proj_(weight|bias)$": equal_parts(*(rf"attn.{part}.\1" for part in "qkv")),
+        r"resampler\.proj$": projection,
+    },
     names={
         r"^vpm\.vision_model\.": "vpm.",
         r"^vpm\.post_layernorm\.": "v.post_ln.",

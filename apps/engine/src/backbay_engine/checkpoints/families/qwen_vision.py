@@ -9,6 +9,7 @@ from math import isqrt
 from typing import Any, Final
 
 from ..arrays import LazyArray
+from ..changes import equal_parts
 from ..config_json import Keys, Settings
 from ..family_mapping import Arrays, Change, Families, Family
 from .texts_beside_encoders import DEEP
@@ -96,13 +97,6 @@ def time_slices(array: LazyArray, _settings: Settings) -> Mapping[str, LazyArray
     return dict(zip(("v.patch_embd.weight", "v.patch_embd.weight.1"), slices, strict=True))
 
 
-def thirds(array: LazyArray, _settings: Settings) -> Mapping[str, LazyArray]:
-    """Queries, keys and values of as many rows."""
-    third = array.shape[0] // 3
-    parts = array.split(third, third, third)
-    return dict(zip(("attn.q.", "attn.k.", "attn.v."), parts, strict=True))
-
-
 def further_norms(arrays: Arrays, settings: Settings) -> Arrays:
     """With the numbers of blocks, whose outputs become further vectors of rows, in place of those in a list."""
     listed = settings.section(EYE, QWEN3 | DEEP).wholes("deepstack_visual_indexes")
@@ -121,7 +115,7 @@ PATCHES: Mapping[str, Change] = {r"^(?:model\.)?visual\.patch_embed\.proj\.weigh
 QWEN25VL = Family(
     "clip",
     keys=qwen25vl_keys,
-    changes={**PATCHES, r"attn\.qkv\.": thirds},
+    changes={**PATCHES, r"attn\.qkv\.": equal_parts("attn.q.", "attn.k.", "attn.v.")},
     names=MERGED | {r"^visual\.merger\.mlp\.(\d)\.": r"mm.\1."},
     tensors=r"^(model\.)?visual\.",
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import final
+from typing import TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,19 @@ BASE = number("vision.rope.freq_base", most=1e30, above=1)
 PIXELS = whole("vision.min_pixels", 1, 1 << 30), whole("vision.max_pixels", 1, 1 << 30)
 ROWS = 4, 4096  # the fewest and the most of a picture
 EPSILON = 1e-6  # of all norms of Qwen 2 VL; converters write that of the text model
+P = TypeVar("P", bound=QwenPreparation)
+
+
+def preparation_of(family: QwenFamily, kind: type[P]) -> P:
+    """The preparation with the limits and colours of a file."""
+    least, most = family.limits(PIXELS, ROWS)
+    return kind(
+        patch=family.patch,
+        merge=family.merge,
+        min_pixels=least,
+        max_pixels=most,
+        **colour_scale(family.config, CLIP),
+    )
 
 
 @final
@@ -53,14 +66,7 @@ class Qwen2VLFamily(QwenFamily):
 
     def prepares(self) -> Qwen2Preparation:
         self.patch, self.merge = PATCH.of(self.config), MERGE.of(self.config, 2)
-        least, most = self.limits(PIXELS, ROWS)
-        return Qwen2Preparation(
-            patch=self.patch,
-            merge=self.merge,
-            min_pixels=least,
-            max_pixels=most,
-            **colour_scale(self.config, CLIP),
-        )
+        return preparation_of(self, Qwen2Preparation)
 
     def network(self, backend: Backend) -> EncoderNetwork:
         return _Qwen2VL(self, backend)
@@ -111,14 +117,7 @@ class Qwen25VLFamily(QwenFamily):
         self.window = WINDOW.of(self.config, 112) // self.patch // self.merge  # in rows of merged patches
         if not self.window:
             raise WINDOW.refuse(self.config, f"at least {self.patch * self.merge}, a merged patch,")
-        least, most = self.limits(PIXELS, ROWS)
-        return QwenPreparation(
-            patch=self.patch,
-            merge=self.merge,
-            min_pixels=least,
-            max_pixels=most,
-            **colour_scale(self.config, CLIP),
-        )
+        return preparation_of(self, QwenPreparation)
 
     def network(self, backend: Backend) -> EncoderNetwork:
         return _Qwen25VL(self, backend)
