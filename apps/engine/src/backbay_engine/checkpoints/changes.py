@@ -54,6 +54,11 @@ def squeezed(array: LazyArray, _settings: Settings) -> LazyArray:
     return array.reshape(array.shape[0], *(n for n in array.shape[1:] if n != 1))
 
 
+def halves(first: str, second: str) -> Change:
+    """The two halves of the rows, or of each expert's rows, under two names."""
+    return equal_parts(first, second)
+
+
 def equal_parts(*names: str) -> Change:
     """Parts of as many rows each, or of each expert's rows, by name."""
 

@@ -10,7 +10,7 @@ import numpy as np
 from backbay import ModelFileError
 
 from ..arrays import LazyArray, concatenate, constant
-from ..changes import INTERLEAVED, equal_parts, transposed
+from ..changes import INTERLEAVED, halves, transposed
 from ..config_json import Keys, Settings
 from ..family_mapping import Arrays, Families, Family
 from ..json_files import first_bytes, read_object
@@ -78,8 +78,8 @@ def window_keys(settings: Settings, windows: list[bool]) -> Keys:
 
 GRANITE_EXPERTS = {
     **INTERLEAVED,
-    r"block_sparse_moe\.input_linear": equal_parts("mlp.experts.gate_proj", "mlp.experts.up_proj"),
-    r"shared_mlp\.input_linear": equal_parts("mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"),
+    r"block_sparse_moe\.input_linear": halves("mlp.experts.gate_proj", "mlp.experts.up_proj"),
+    r"shared_mlp\.input_linear": halves("mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"),
 }
 GRANITE_NAMES = {
     r"block_sparse_moe\.output_linear": "mlp.experts.down_proj",

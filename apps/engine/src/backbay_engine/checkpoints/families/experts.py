@@ -10,7 +10,7 @@ import numpy as np
 from backbay import DType
 
 from ..arrays import Array, LazyArray, Open
-from ..changes import equal_parts
+from ..changes import halves
 from ..config_json import Keys, Settings
 from ..family_mapping import Arrays, Family
 from .decoders import llama3_factors, rotary_length, split_qkv
@@ -25,7 +25,7 @@ def qwen_moe_keys(settings: Settings) -> Keys:
     }
 
 
-GATE_AND_UP = equal_parts("experts.gate_proj.weight", "experts.up_proj.weight")
+GATE_AND_UP = halves("experts.gate_proj.weight", "experts.up_proj.weight")
 QWEN_EXPERTS = {r"experts\.gate_up_proj(\.weight)?$": GATE_AND_UP}
 QWEN_NAMES = {r"experts\.down_proj$": "experts.down_proj.weight"}
 
@@ -94,7 +94,7 @@ def ernie_keys(settings: Settings) -> Keys:
     }
 
 
-ERNIE = {r"qkv_proj": split_qkv, r"up_gate_proj": equal_parts("gate_proj", "up_proj")}
+ERNIE = {r"qkv_proj": split_qkv, r"up_gate_proj": halves("gate_proj", "up_proj")}
 ERNIE_NAMES = {
     r"moe_statics\.e_score_correction_bias$": "moe_statics.e_score_correction.bias",
     r"^ernie\.": "model.",

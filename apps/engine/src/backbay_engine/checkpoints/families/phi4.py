@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ..arrays import LazyArray
-from ..changes import equal_parts, left_out, squeezed
+from ..changes import halves, left_out, squeezed
 from ..config_json import Keys, Settings
 from ..family_mapping import Families, Family
 from .decoders import phi3_factors, phi3_keys
@@ -186,7 +186,7 @@ PHI4: Final = Family(
     keys=phi4_keys,
     changes={
         r"img_processor\.(head|post_layernorm)\.|\.lora_[AB]\.": left_out,
-        r"(feed_forward_\w+\.)(?:gate_up_proj|net\.0\.linear)\.": equal_parts(r"\1up_proj.", r"\1gate_proj."),
+        r"(feed_forward_\w+\.)(?:gate_up_proj|net\.0\.linear)\.": halves(r"\1up_proj.", r"\1gate_proj."),
         r"ext_pw_conv_1d\.weight$|pw_conv\.weight$|embed\.conv\.[36]\.weight$|dw_conv\.weight$": squeezed,
         r"glu\.b[12]$|_feature_extensor$|_GN$": flat,
     },

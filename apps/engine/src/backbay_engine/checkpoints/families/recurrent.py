@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ..arrays import LazyArray
-from ..changes import INTERLEAVED, equal_parts, negative_exponential, squeezed
+from ..changes import INTERLEAVED, halves, negative_exponential, squeezed
 from ..config_json import Keys, Settings
 from ..family_mapping import Change, Families, Family
 from .decoders import GRANITE_EXPERTS, GRANITE_NAMES, granite_keys
@@ -100,7 +100,7 @@ def granite_hybrid(settings: Settings) -> Family:
     experts = bool(settings.maybe_whole("num_local_experts"))
     changes, names = dict(GRANITE_EXPERTS), dict(GRANITE_NAMES)
     if not experts:
-        changes[r"shared_mlp\.input_linear"] = equal_parts("mlp.gate_proj", "mlp.up_proj")
+        changes[r"shared_mlp\.input_linear"] = halves("mlp.gate_proj", "mlp.up_proj")
         names[r"shared_mlp\.output_linear"] = "mlp.down_proj"
     kinds = settings.texts("layer_types")
     if all(kind in ("attention", "full_attention") for kind in kinds):
