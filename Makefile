@@ -46,9 +46,8 @@ format: $(VENV)/.check-tools  ## check the format
 lint: $(VENV)/.check-tools  ## lint
 	$(BIN)/ruff check .
 
-types: $(VENV)/.check-tools  ## check types, with mypy and pyright
-	$(BIN)/mypy $(SOURCES)
-	$(BIN)/pyright --pythonpath $(BIN)/python $(SOURCES)
+types: $(VENV)/.check-tools  ## check types, with mypy and pyright at once
+	$(BIN)/mypy $(SOURCES) & mypy=$$!; $(BIN)/pyright --pythonpath $(BIN)/python $(SOURCES); pyright=$$?; wait $$mypy && exit $$pyright
 
 contracts: $(VENV)/.check-tools  ## check which room imports which
 	PYTHONPATH=apps/ray/src:plugins/torch/src:plugins/jax/src $(BIN)/lint-imports

@@ -145,9 +145,11 @@ def test_a_search_is_a_link(page: Page):
     assert look(page, "softmax float16") == told  # in the view that shows ops
     page.value("history.back()")
     page.until("query.value === '' && place()[0] === 'versions'")
-    page.value("location.hash = 'ops?q=softmax%20f16'")
+    page.value("document.querySelector('.tries a').click()")
     page.until("query.value === 'softmax f16'")
     assert page.text("#answer") == told
+    page.value("location.hash = 'q=subnormals'")
+    page.until("query.value === 'subnormals' && place()[0] === 'engines'")
 
 
 def test_which_engines_flush_subnormals(page: Page):

@@ -90,11 +90,17 @@ const words = (text) => text.toLowerCase().split(/[\s,?!·:]+/).filter((word) =>
 /** The faults of an engine's own code that name an op: its plugin may go round them. */
 const faultsOf = (entry, name) => faults.filter((fault) => entry.projects.includes(fault.project) && new RegExp(`\\b${name}\\b`, "i").test(`${fault.fault} ${fault.effect}`));
 
+/** Whether nothing goes round the engine's faults: a library as it is, or a provider op by op. */
+const isAlone = (entry) => entry.flags.some((flag) => flag === "avoid=nothing" || flag.startsWith("ep="));
+
 function aloneNote(entry, name) {
   const own = faultsOf(entry, name);
-  const told = entry.flags.includes("avoid=nothing") ? " Faults with scripts: " : " The engine without its plugin: ";
+  const told = isAlone(entry) ? " Faults with scripts: " : " The engine without its plugin: ";
   return own.length ? [told, ...own.flatMap((fault, n) => [n ? "; " : "", el("a", { href: `#faults/${fault.id}` }, `${fault.fault} (${fault.shown})`)]), "."] : [];
 }
+
+/** What an answer by this entry must be read with. */
+const caveat = (entry) => `${entry.size === "smoke" ? " By a smoke run." : ""}${entry.current ? "" : " By an older suite."}`;
 
 function includesAll(text, query) {
   const lower = text.toLowerCase();

@@ -20,10 +20,10 @@ for (const [name, [title]] of Object.entries(VIEWS)) tabs.append(el("li", {}, el
 
 /** The view, its part and the search that the address names. */
 function place() {
-  const [hash, asked = ""] = location.hash.slice(1).split("?q=").map(decodeURIComponent);
+  const [, hash, asked = ""] = /^(.*?)(?:(?:\?|^)q=(.*))?$/.exec(location.hash.slice(1)).map((part) => part && decodeURIComponent(part));
   if (hash.startsWith("engine-")) return ["engines", hash, asked];
   const [name, ...rest] = hash.split("/");
-  return [name in VIEWS ? name : "ops", rest.join("/"), asked];
+  return [name in VIEWS ? name : (firstView(asked) ?? "ops"), rest.join("/"), asked];
 }
 
 /** The address of a view with a search. */
@@ -56,7 +56,7 @@ function aboutSubnormals(text) {
   const flush = newest.filter((entry) => entry.flushed.length);
   const keep = newest.filter((entry) => !entry.flushed.length);
   return [el("h2", {}, "Which engines flush subnormals?"),
-    el("ul", {}, ...flush.map((entry) => el("li", {}, el("strong", {}, fullName(entry)), ` declares to flush them in ${entry.flushed.length} ops, on ${entry.device}.`)),
+    el("ul", {}, ...flush.map((entry) => el("li", {}, el("strong", {}, fullName(entry)), ` declares to flush them in ${entry.flushed.length} ops, on ${entry.device}.${caveat(entry)}`)),
       el("li", {}, `No flushing declared: ${keep.map(fullName).join(", ") || "none"}. Whoever flushes without a declaration fails where the suite's data are subnormal.`))];
 }
 
@@ -81,7 +81,7 @@ function overview(entry, row) {
     const own = lines.filter((line) => KIND[line[STATE]] === each).map((line) => line[DTYPE]).sort(byDtype);
     return own.length ? [`${word} in ${own.join(", ")}`] : [];
   });
-  return el("li", {}, el("span", { class: `mark ${kind}`, "aria-hidden": "true" }, MARKS[kind]), " ", el("strong", {}, fullName(entry)), `: ${told.join("; ") || "not tried"}.${entry.current ? "" : " By an older suite."}`, ...aloneNote(entry, row.name));
+  return el("li", {}, el("span", { class: `mark ${kind}`, "aria-hidden": "true" }, MARKS[kind]), " ", el("strong", {}, fullName(entry)), `: ${told.join("; ") || "not tried"}.${caveat(entry)}`, ...aloneNote(entry, row.name));
 }
 
 function sentence(entry, row, dtype) {
@@ -91,18 +91,19 @@ function sentence(entry, row, dtype) {
   const kind = KIND[line[STATE]];
   const yes = { full: "Yes", composite: "Yes, by core's composite", part: "Yes, where supported", unsupported: "Not supported", failing: "No" }[kind];
   const calls = kind === "failing" ? `${line[FAILED]} of ${line[FAILED] + line[PASSED]} calls are wrong` : kind === "unsupported" ? "it says so itself" : `${line[PASSED]} calls right, the worst at ${line[WORST]} of its error bound, computed in ${[...new Set(line[PRECISIONS])].join(", ")}, on ${entry.device}`;
-  const older = entry.current ? "" : " By an older suite.";
-  return el("li", {}, el("span", { class: `mark ${kind}`, "aria-hidden": "true" }, MARKS[kind]), " ", name, `: ${yes}; ${calls}.${older}`, ...aloneNote(entry, row.name));
+  return el("li", {}, el("span", { class: `mark ${kind}`, "aria-hidden": "true" }, MARKS[kind]), " ", name, `: ${yes}; ${calls}.${caveat(entry)}`, ...aloneNote(entry, row.name));
 }
 
 const FIRST_VIEW = [[/subnormal|denormal|flush/i, "engines"], [/\b(new|newly|mended|version)\b|n\+1/i, "versions"], [/unsupported|refused|fails?\b/i, "refused"]];
+
+const firstView = (text) => FIRST_VIEW.find(([pattern]) => pattern.test(text))?.[1];
 
 const WITHOUT_OPS = new Set(["engines", "versions", "faults"]);
 
 /** The search goes into the address; another view is shown if the search names what only that one shows. */
 function search(text) {
   const [now] = place();
-  const wanted = FIRST_VIEW.find(([pattern]) => pattern.test(text))?.[1] ?? (WITHOUT_OPS.has(now) && aboutOps(text) ? "ops" : now);
+  const wanted = firstView(text) ?? (WITHOUT_OPS.has(now) && aboutOps(text) ? "ops" : now);
   history[wanted === now ? "replaceState" : "pushState"](null, "", address(wanted, text.trim()));
   draw();
 }
@@ -112,8 +113,6 @@ query.addEventListener("input", () => {
   clearTimeout(waiting);
   waiting = setTimeout(() => search(query.value), 120);
 });
-for (const button of document.querySelectorAll(".tries button"))
-  button.addEventListener("click", () => search(button.textContent));
 addEventListener("keydown", (event) => {
   if (event.key === "/" && document.activeElement !== query && !event.ctrlKey && !event.metaKey) {
     event.preventDefault();

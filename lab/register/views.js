@@ -151,7 +151,7 @@ function versionsView(query) {
 
 function changesOf(change, query) {
   const [before, after] = [change.before, change.after].map((id) => entries.find((entry) => entry.id === id));
-  if (!includesAll(`${fullName(after)} ${before.version} new worse better changed`, query)) return null;
+  if (!includesAll(`${fullName(after)} new worse better changed`, query)) return null;
   const row = (kind, word) => (each) => el("tr", {}, el("td", { class: kind }, word), el("th", { scope: "row" }, each.what), el("td", {}, each.kind), el("td", {}, each.before), el("td", {}, each.after));
   const rows = [...change.worse.map(row("worse", "✗ worse")), ...change.better.map(row("better", "✓ better")), ...change.slower.map(row("worse", "slower")), ...change.faster.map(row("better", "faster")), ...change.other.map(row("", "other"))];
   const heads = ["", "Op and dtype", "", before.version, after.version].map((text) => el("th", { scope: "col" }, text));
