@@ -56,17 +56,21 @@ class ProgressBar:
             filled = 30 * self._done // max(1, total)
             bar = "█" * filled + "░" * (30 - filled)
             self._show(f"\r{bar} {self._told()}  {outcome.item[:32]:<32}")
+        self.tick()
 
     def tick(self) -> None:
         """Write a line if the last is old; called while a call runs, too."""
         if not self._visible and time.monotonic() - self._shown >= EVERY:
-            self._show(f"{self._told()}, latest {self._latest or 'none'}\n")
+            self._show(f"{self._told()}{f', latest {self._latest}' if self._done else ''}\n")
 
     def _told(self) -> str:
-        failed, seconds = f", {self._failed} failed" if self._failed else "", time.monotonic() - self._started
-        left = seconds * (self._total - self._done) / self._done if self._done and seconds > SOON else 0.0
+        seconds = time.monotonic() - self._started
+        if not self._done:
+            return f"starting the backend, {seconds:.0f} s"
+        failed = f", {self._failed} failed" if self._failed else ""
+        left = seconds * (self._total - self._done) / self._done if seconds > SOON else 0.0
         more = f", about {left:.0f} s left" if left else ""
-        return f"{self._done}/{self._total or '?'}{failed} {seconds:.0f} s{more}"
+        return f"{self._done}/{self._total}{failed} {seconds:.0f} s{more}"
 
     def _show(self, text: str) -> None:
         self._shown = time.monotonic()
