@@ -134,11 +134,12 @@ ENTRY_onnxruntime = onnxruntime-each --title "ONNX Runtime, op by op"
 ENTRY = $(or $(ENTRY_$(ENGINE)),$(ENGINE)) --distribution $(ENGINE)
 
 SIZE ?= smoke
+SHAPES ?=
 JUDGED = $(VENV)/judge-$(ENGINE)
 KNOWN = $(addprefix --known ,$(wildcard plugins/onnx/known-failures-$(ENGINE).txt))
 
-judge: $(JUDGED)/.installed  ## the suite on a package with an execution provider, and its entry in register/: make judge ENGINE=onnxruntime-openvino SIZE=default
-	$(JUDGED)/bin/backbay conform ort --option ep=$(EP) --size $(SIZE) --json $(JUDGED)/report.json $(KNOWN); status=$$?; \
+judge: $(JUDGED)/.installed  ## the suite on a package with an execution provider, and its entry in register/: make judge ENGINE=onnxruntime-openvino SIZE=default SHAPES=--few-shapes
+	$(JUDGED)/bin/backbay conform ort --option ep=$(EP) --size $(SIZE) $(SHAPES) --json $(JUDGED)/report.json $(KNOWN); status=$$?; \
 		$(JUDGED)/bin/backbay register add $(JUDGED)/report.json --engine $(ENTRY) $(KNOWN) && exit $$status
 
 # The libraries of these packages, by their places in the folder that packages are installed in.
