@@ -295,7 +295,7 @@ def test_the_first_choice_of_many_seeds_has_the_probabilities_of_the_model(path:
 @pytest.mark.parametrize(
     ("how", "told"),
     [
-        ({"speculate": "words"}, "speculate must be 'ngram' or None"),
+        ({"speculate": "words"}, "speculate must be 'ngram', 'mtp' or None"),
         ({"speculate": "ngram", "draft": "x.gguf"}, "not both"),
         ({"draft_backend": "ggml"}, "draft_backend and draft_params are for"),
     ],
