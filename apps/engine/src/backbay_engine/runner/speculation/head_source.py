@@ -35,7 +35,10 @@ class RowTrail:
         return len(self.tokens) - len(self.rows)
 
     def follow(self, held: list[Token]) -> None:
-        """Forget what a sequence of these tokens does not hold; begin behind them if some of them had no row."""
+        """Forget what a sequence of these tokens does not hold; begin behind them if some of them had no row.
+
+        Of a row that the head has taken, it remembers the token that came next: where another text goes on, one is wrong.
+        """
         taken, known = self.taken, len(held) - self.begin
         if known < 0 or self.tokens[:known] != held[self.begin :]:
             self.begin, taken, known = len(held), 0, 0
