@@ -48,9 +48,7 @@ class Head(nn.Module):
         """The rows after these tokens, (batch, tokens, width), by the rows before them."""
         (model,), eps = self.model, self.block.shape.eps
         tokens = F.embedding(tokens, model.token_embd)
-        parts = [
-            F.rms_norm(x, x.shape[-1:], w, eps) for x, w in ((tokens, self.enorm), (rows, self.hnorm))
-        ]
+        parts = [F.rms_norm(x, x.shape[-1:], w, eps) for x, w in ((tokens, self.enorm), (rows, self.hnorm))]
         x = self.block(F.linear(torch.cat(parts, -1), self.join), model.by)
         return F.rms_norm(x, x.shape[-1:], self.shared_head_norm, eps)
 

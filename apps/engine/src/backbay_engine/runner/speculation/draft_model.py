@@ -18,7 +18,7 @@ from ...text.sampling import Sampler
 from ..requests.generation import GenerationJob
 from ..slots import common_length
 from ..traced_steps import StepCache
-from .speculation import LONGEST, GuessSource, GuessTracker, StepTimes
+from .speculation import GuessSource, GuessTracker, StepTimes
 
 PRIOR: Final = 0.7  # the hope before anything was verified
 SURE: Final = 12  # verified guesses after which each further one counts as much as the last
@@ -101,13 +101,13 @@ class ModelSource(GuessSource):
             if fed[n]:
                 chosen.append((n, job.slot.sequence, job.sampler.fork()))
         while chosen:
-            begun, parts = perf_counter(), [(sequence, fed[n]) for n, sequence, _ in chosen]
-            rows = self.feed(parts)
+            begun, alike = perf_counter(), all(len(fed[n]) == 1 for n, *_ in chosen)
+            rows = self.feed([(sequence, fed[n]) for n, sequence, _ in chosen])
             for (n, _, sampler), row in zip(chosen, rows, strict=True):
                 token = sampler.sample(self._fitted(row)).token
                 found[n].append(token)
                 fed[n] = [token]
-            if sum(len(ids) for _, ids in parts) <= LONGEST:  # else there was much of a text to take first
+            if alike:
                 self._pace.note(len(chosen), perf_counter() - begun)
             chosen = [each for each in chosen if len(found[each[0]]) < counts[each[0]]]
         return found
