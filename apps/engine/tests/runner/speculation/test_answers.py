@@ -15,13 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from model_files import unpacked
 from predicting_models import with_right_head
-from runner_scripts import OPTIONS, prompt
+from runner_scripts import OPTIONS, let_guesses_pay, prompt
 from small_llama import EOS, WORDS, write_small_llama
 
 import backbay
 from backbay import OptionError
 from backbay_engine import LLM, Completion, RequestError, TokenStep, load
-from backbay_engine.runner.speculation import DraftModel, ModelSource, NgramSource, StepTimes
+from backbay_engine.runner.speculation import DraftModel, NgramSource, StepTimes
 from backbay_engine.runner.traced_steps import StepCache
 
 SIZES: dict[str, Any] = {"context": 96, "parallel": 3, "batch": 32, "num_threads": 1, "kv_dtype": "f32"}
@@ -39,11 +39,8 @@ PROPERTY = settings(
 
 @pytest.fixture(scope="module", autouse=True)
 def guesses_always_pay() -> Iterator[None]:
-    """As if steps of all sizes took equally long: what is guessed depends on hope alone."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(StepTimes, "known", lambda self, tokens: 1.0)
-        patch.setattr(StepTimes, "seconds", lambda self, tokens, base: 1.0)
-        patch.setattr(ModelSource, "seconds", lambda self, counts: 0.0)
+        let_guesses_pay(patch)
         yield
 
 
@@ -53,16 +50,10 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_small_llama(tmp_path_factory.mktemp("draft") / "draft.gguf", layers=1, seed=5)
 
 
-@pytest.fixture(scope="module")
-def with_a_head(path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model whose own head is often right."""
-    return with_right_head(path, tmp_path_factory.mktemp("head") / "head.gguf", noise=0.03)
-
-
 @pytest.fixture(
     scope="module", params=[(backend, source) for backend in BACKENDS for source in SOURCES], ids=str
 )
-def guessing(path: Path, other: Path, with_a_head: Path, request: pytest.FixtureRequest) -> Iterator[LLM]:
+def guessing(path: Path, other: Path, request: pytest.FixtureRequest) -> Iterator[LLM]:
     """A model on each backend, with each source of guesses."""
     backend, source = request.param
     how: dict[str, Any] = {
@@ -72,7 +63,9 @@ def guessing(path: Path, other: Path, with_a_head: Path, request: pytest.Fixture
         "elsewhere": {"draft": path, "draft_backend": next(name for name in BACKENDS if name != backend)},
         "head": {"speculate": "mtp"},
     }[source]
-    with load(with_a_head if source == "head" else path, backend, **SIZES, **how) as opened:
+    if source == "head":  # often right, not always
+        path = with_right_head(path, other.with_name("head.gguf"), noise=0.03)
+    with load(path, backend, **SIZES, **how) as opened:
         yield opened
 
 

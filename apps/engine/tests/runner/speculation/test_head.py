@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from model_files import unpacked
 from predicting_models import run_head, steps_of, with_head, with_right_head
-from runner_scripts import OPTIONS, prompt
+from runner_scripts import OPTIONS, let_guesses_pay, prompt
 from small_llama import EOS
 
 import backbay
@@ -19,7 +19,7 @@ from backbay_engine.models import load_model
 from backbay_engine.models.bases import Decoder
 from backbay_engine.models.predicting_head import PredictingHead
 from backbay_engine.runner.requests.generation import GenerationJob
-from backbay_engine.runner.speculation import HeadSource, ModelSource, StepTimes
+from backbay_engine.runner.speculation import HeadSource
 from backbay_engine.steps.step import prompt_step
 
 SIZES: dict[str, Any] = {"context": 96, "parallel": 3, "batch": 32, "num_threads": 1, "kv_dtype": "f32"}
@@ -28,10 +28,7 @@ BACKENDS = sorted(backbay.backends())
 
 @pytest.fixture(autouse=True)
 def guesses_always_pay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if steps of all sizes took equally long."""
-    monkeypatch.setattr(StepTimes, "known", lambda self, tokens: 1.0)
-    monkeypatch.setattr(StepTimes, "seconds", lambda self, tokens, base: 1.0)
-    monkeypatch.setattr(ModelSource, "seconds", lambda self, counts: 0.0)
+    let_guesses_pay(monkeypatch)
 
 
 @pytest.fixture
