@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -24,6 +24,7 @@ from backbay_engine.steps.step import prompt_step
 
 SIZES: dict[str, Any] = {"context": 96, "parallel": 3, "batch": 32, "num_threads": 1, "kv_dtype": "f32"}
 BACKENDS = sorted(backbay.backends())
+Guessed: TypeAlias = list[tuple[list[int], list[int]]]
 
 
 @pytest.fixture(autouse=True)
@@ -32,13 +33,14 @@ def guesses_always_pay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def guessed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[int], int]]:
-    """The tokens before each guess, and the first guessed one."""
-    found: list[tuple[list[int], int]] = []
+def guessed(monkeypatch: pytest.MonkeyPatch) -> Guessed:
+    """The tokens before each guess, and the guessed ones."""
+    found: Guessed = []
     propose = GenerationJob.propose
 
     def noted(self: GenerationJob, guess: list[int]) -> None:
-        found.extend((self.known_ids, token) for token in guess[:1])
+        if guess:
+            found.append((self.known_ids, guess))
         propose(self, guess)
 
     monkeypatch.setattr(GenerationJob, "propose", noted)
@@ -64,8 +66,8 @@ def source_of(llm: LLM) -> HeadSource:
     return source
 
 
-def says(path: Path, ids: list[int]) -> list[int]:
-    """What the head says after each of these tokens but the first, if it takes them all at once."""
+def says(path: Path, ids: list[int], begin: int, guess: list[int]) -> list[int]:
+    """What the head says after each token behind the one at `begin`, if it takes them all at once, and after guesses."""
     with backbay.open(path, backend="cpu_ref") as backend:
         model = load_model(backend, SIZES["context"])
         assert isinstance(model, Decoder)
@@ -73,17 +75,27 @@ def says(path: Path, ids: list[int]) -> list[int]:
         backend.load()
         trunk, ahead = (steps_of(each, backend, SIZES["context"]) for each in (model, head))
         trunk.run(prompt_step(np.array(ids[:-1], np.int32)))
-        logits = run_head(ahead, np.array(ids[1:], np.int32), trunk.rows)
+        logits = run_head(ahead, np.array(ids[begin + 1 :], np.int32), trunk.rows[begin:])
+        for place, token in enumerate(guess, start=len(logits)):
+            further = run_head(ahead, np.array([token], np.int32), ahead.rows[-1:], first=place)
+            logits = np.concatenate([logits, further])
         logits[:, list(OPTIONS["logit_bias"])] = -np.inf
         return logits.argmax(-1).tolist()
 
 
-def check(path: Path, texts: list[list[int]], guessed: list[tuple[list[int], int]]) -> None:
-    """Each first guess is what the head says after the same tokens of one of these texts."""
-    known = {tuple(ids[: n + 2]): token for ids in texts for n, token in enumerate(says(path, ids))}
+def check(path: Path, texts: list[list[int]], guessed: Guessed, begin: int = 0) -> None:
+    """Guesses are what the head says after the same tokens of one of these texts; it has seen those behind `begin`."""
+    known = {
+        tuple(ids[: begin + n + 2]): token
+        for ids in texts
+        for n, token in enumerate(says(path, ids, begin, []))
+    }
     assert len(guessed) > 5 * len(texts)
-    for before, token in guessed:
-        assert token == known[tuple(before)]
+    for before, guess in guessed:
+        assert guess[0] == known[tuple(before)]
+    before, guess = max(guessed, key=lambda each: len(each[1]))
+    assert len(guess) > 2
+    assert guess == says(path, before, begin, guess[:-1])[-len(guess) :]
 
 
 def answers(llm: LLM, *prompts: list[int], **options: Any) -> list[list[int]]:
@@ -106,9 +118,7 @@ def test_a_right_head_is_always_believed(path: Path, tmp_path: Path) -> None:
         assert timings.tokens - timings.accepted_tokens <= 12  # steps
 
 
-def test_the_head_has_taken_all_tokens_before_a_guess(
-    llm: LLM, glm: Path, guessed: list[tuple[list[int], int]]
-) -> None:
+def test_the_head_has_taken_all_tokens_before_a_guess(llm: LLM, glm: Path, guessed: Guessed) -> None:
     """Of prompts that fill several steps, and after guesses that were wrong; also of several answers at once."""
     check(glm, answers(llm, prompt(70, 1), prompt(5, 2), prompt(20, 3)), guessed)
 
@@ -124,17 +134,19 @@ def test_a_prompt_that_begins_like_an_earlier_one_leaves_no_gap(llm: LLM) -> Non
 
 
 @pytest.mark.few(1)
-def test_the_head_goes_on_behind_tokens_that_it_never_saw(llm: LLM) -> None:
+def test_the_head_goes_on_behind_tokens_that_it_never_saw(llm: LLM, glm: Path, guessed: Guessed) -> None:
     """What another sequence computed, or a request without guesses, or what a snapshot restored."""
     shared = prompt(40, 5)
     llm.generate(shared, **OPTIONS, max_tokens=8, speculate=False)
     answers(llm, shared, [*shared[:30], 3], [*shared[:20], 4])
     saved = llm.save(shared)
+    answers(llm, *(prompt(45, seed) for seed in (11, 12, 13)))  # which the head remembers
     llm.forget()
     llm.restore(saved)
+    guessed.clear()
     found = llm.generate([*shared, 9], **OPTIONS, max_tokens=20)
     assert found.timings.reused_tokens == len(shared)
-    assert found.timings.guessed_tokens
+    check(glm, [[*shared, 9, *found.tokens]], guessed, begin=len(shared))
     assert found.tokens == llm.generate([*shared, 9], **OPTIONS, max_tokens=20, speculate=False).tokens
 
 

@@ -41,7 +41,7 @@ class RowTrail:
         """
         taken, known = self.taken, len(held) - self.begin
         if known < 0 or self.tokens[:known] != held[self.begin :]:
-            self.begin, taken, known = len(held), 0, 0
+            self.begin, known = len(held), 0
         del self.tokens[known:]
         self.rows = self.rows[: max(0, known - taken)]
 
