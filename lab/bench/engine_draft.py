@@ -1,9 +1,10 @@
-"""Tokens that a small model guesses, with none: tokens per second of the same large model, in turns.
+"""Tokens that a small model or the model's own head guesses, with none: tokens per second of the same model, in turns.
 
     python lab/bench/engine_draft.py --sides ggml onnx
+    python lab/bench/engine_draft.py --head
 
 The small model is the first two layers of the large one. Where the other layers change nothing, all guesses are right;
-where they are random, none is. A real draft lies between the two.
+where they are random, none is. A head is a layer beside those of the model. A real draft or head lies between the two.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=96, help="of each answer")
     parser.add_argument("--parallel", type=int, default=1, help="answers at once")
     parser.add_argument("--sides", nargs="+", default=["ggml"], help="names of backends")
+    parser.add_argument("--head", action="store_true", help="the model's own head guesses")
     parser.add_argument("--draft", type=Path)
     args = parser.parse_args()
     if args.side:
@@ -43,7 +45,8 @@ def be_side(args: argparse.Namespace) -> None:
 
     name = args.side.partition("@")[0]
     sizes: dict[str, Any] = {"context": CONTEXT, "parallel": args.parallel, "num_threads": args.threads}
-    llm = backbay_engine.load(args.model, name, draft=args.draft, **sizes)
+    source = {"speculate": "mtp"} if args.draft is None else {"draft": args.draft}
+    llm = backbay_engine.load(args.model, name, **source, **sizes)
     rng = np.random.default_rng(0)
     prompts = rng.integers(300, llm.vocabulary_size, (args.parallel, PROMPT)).tolist()
 
@@ -64,16 +67,22 @@ def be_side(args: argparse.Namespace) -> None:
 
 def compare(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     shape = SHAPES[args.shape]
-    files = {title: folder / f"{title}.gguf" for title in ("right", "wrong", "draft")}
-    write_model(files["right"], shape, args.dtype, heard=HEARD)
-    write_model(files["wrong"], shape, args.dtype)
-    write_model(files["draft"], replace(shape, layers=HEARD), args.dtype)
+    files = {title: folder / f"{title}.gguf" for title in ("right", "wrong")}
+    draft = [f"--draft={folder / 'draft.gguf'}"]
+    if args.head:
+        draft, more = [], replace(shape, layers=shape.layers + 1)
+        for title, path in files.items():
+            write_model(path, more, args.dtype, heard=0, right=title == "right")
+    else:
+        write_model(files["right"], shape, args.dtype, heard=HEARD)
+        write_model(files["wrong"], shape, args.dtype)
+        write_model(folder / "draft.gguf", replace(shape, layers=HEARD), args.dtype)
     results: dict[str, Any] = {"dtype": args.dtype, "shape": args.shape, "parallel": args.parallel}
     given = [f"--{key}={getattr(args, key)}" for key in GIVEN]
     for name in args.sides:
         results[name] = {}
         for title in ("right", "wrong"):
-            which = [f"--model={files[title]}", f"--draft={files['draft']}"]
+            which = [f"--model={files[title]}", *draft]
             side = Side(name, [__file__, f"--side={name}", *which, *given], library_of(name))
             results[name][title] = measured(side.ask, title, args.rounds)
             print(f"{name}: all guesses are {title}: {told(results[name][title])}", flush=True)

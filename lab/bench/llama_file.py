@@ -105,10 +105,13 @@ def ensure_model(path: Path, shape: Shape, dtype: str) -> Path:
     return path
 
 
-def write_model(path: Path, shape: Shape, dtype: str, *, heard: int | None = None) -> None:
+def write_model(
+    path: Path, shape: Shape, dtype: str, *, heard: int | None = None, right: bool | None = None
+) -> None:
     """Write random weights that keep activations near 1; layers differ, so that engines share no data between them.
 
-    If only the first `heard` layers change anything, a file of these layers alone writes the same texts.
+    If only the first `heard` layers change anything, a file of these layers alone writes the same texts. If `right` is
+    not None, the last layer is a head that predicts the token after the next one, always right if no layer is heard.
     """
     kind = gguf.GGMLQuantizationType[dtype.upper()]
     writer = gguf.GGUFWriter(path, "llama")
@@ -137,6 +140,16 @@ def write_model(path: Path, shape: Shape, dtype: str, *, heard: int | None = Non
         ones(f"blk.{layer}.ffn_norm.weight")
         for name, inputs, outputs in shape.matrices(layer):
             matrix(name, inputs, outputs, layer=layer)
+    if right is not None:
+        head, width = f"blk.{shape.layers - 1}.nextn.", shape.width
+        writer.add_uint32("llama.nextn_predict_layers", 1)
+        ones(f"{head}enorm.weight")
+        ones(f"{head}hnorm.weight")
+        join = (
+            np.eye(width, 2 * width, dtype=np.float32) if right else rng.standard_normal((width, 2 * width))
+        )
+        stored = gguf.quants.quantize(join.astype(np.float32), kind)
+        writer.add_tensor(f"{head}eh_proj.weight", stored, raw_dtype=kind)
     ones("output_norm.weight")
     matrix("output.weight", shape.width, shape.vocab, silent=len(SPECIALS))  # greedy choice never ends a text
     writer.write_header_to_file()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from backbay_engine.runner.speculation import ModelSource, StepTimes
 from backbay_engine.runner.traced_steps import StepCache
 
 OPTIONS = {"temperature": 0, "logit_bias": {2: float("-inf")}}
@@ -16,6 +17,13 @@ ALONE = {**OPTIONS, "reuse": False}
 
 def prompt(count: int, seed: int) -> list[int]:
     return np.random.default_rng(seed).integers(3, 64, count).tolist()
+
+
+def let_guesses_pay(patch: pytest.MonkeyPatch) -> None:
+    """As if steps of all sizes took equally long: what is guessed depends on hope alone."""
+    patch.setattr(StepTimes, "known", lambda self, tokens: 1.0)
+    patch.setattr(StepTimes, "seconds", lambda self, tokens, base: 1.0)
+    patch.setattr(ModelSource, "seconds", lambda self, counts: 0.0)
 
 
 def fail_once(patch: pytest.MonkeyPatch, failing: int) -> Callable[[], int]:

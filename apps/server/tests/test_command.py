@@ -201,3 +201,14 @@ def test_a_model_that_cannot_guess_is_served_without(model: Path, caplog: pytest
     with load_entry(settings, CatalogueEntry("vectors", vectors)) as llm:
         assert llm.embed(["[north]"])[0].argmax() == 0
     assert "vectors: tokens cannot be guessed" in caplog.text
+
+
+def test_a_model_without_a_head_that_predicts_is_served_without(
+    model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    parser = ArgumentParser()
+    add_arguments(parser)
+    settings = settings_of(parser.parse_args([str(model), "--backend", "cpu_ref", "--speculate", "mtp"]))
+    with load_entry(settings, CatalogueEntry("small", model)) as llm:
+        assert llm.generate("[ok]", temperature=0).text == "ok"
+    assert "small: speculate='mtp' needs a head" in caplog.text

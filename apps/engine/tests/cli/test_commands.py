@@ -10,6 +10,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+from predicting_models import with_right_head
 from scripted_model import write_scripted_model
 from small_llama import CONTEXT, write_small_llama
 
@@ -308,7 +309,7 @@ def test_run_refuses_a_session_that_it_cannot_go_on_with(path, capsys, tmp_path)
     assert "argument --session" in capsys.readouterr().err
 
 
-def test_run_guesses_tokens(path, capsys):
+def test_run_guesses_tokens(path, tmp_path, capsys):
     words = ["run", path, "-p", "abcabcabcabc", "-n", "30", "--backend", "cpu_ref", "--temperature", "0"]
     plain = json.loads(said(capsys, *words, "--json", *SMALL))
     for guessing in (["--speculate"], ["--draft", path], ["--draft", path, "--draft-backend", "ggml"]):
@@ -316,6 +317,10 @@ def test_run_guesses_tokens(path, capsys):
         assert found["tokens"] == plain["tokens"]
     with pytest.raises(SystemExit):
         main([*words, "--speculate", "--draft", path])
+    right = str(with_right_head(Path(path), tmp_path / "head.gguf"))
+    found = said(capsys, "run", right, *words[2:], "--speculate", "mtp", "--json", *SMALL)
+    plain = said(capsys, "run", right, *words[2:], "--json", *SMALL)
+    assert json.loads(found)["tokens"] == json.loads(plain)["tokens"]
 
 
 @pytest.mark.parametrize("quiet", [False, True])

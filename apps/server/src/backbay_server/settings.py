@@ -28,7 +28,7 @@ class ServerSettings:
     parallel       requests that a model answers at the same time
     context        tokens of each request; None: the model's context length, at most 4096
     kv_dtype       dtype of the caches; None: the backend's choice
-    speculate      "ngram": guess tokens from the text itself, with models that can
+    speculate      "ngram": guess tokens from the text itself; "mtp": with models' own heads; both with models that can
     draft          the file of a small model of the one model's vocabulary, which guesses tokens
     queue          requests that may wait for a model's answer; one more is a 429
     worker         each model runs in a process of its own

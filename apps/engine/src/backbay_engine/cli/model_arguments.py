@@ -24,7 +24,7 @@ from ..local.load_checks import KV_DTYPES
 from ..models import load_model
 from ..models.keys import CONTEXT_LENGTH
 from ..port.contract import ModelFacts, Numbers
-from ..port.options import STORE_BYTES, load_options
+from ..port.options import MTP, NGRAM, STORE_BYTES, load_options
 from ..trials import fastest_backend
 
 MODEL = "a GGUF file (of a split model, any of its files), a folder of transformers, or a name such as hf:org/name"
@@ -92,8 +92,10 @@ def add_worker_arguments(parser: ArgumentParser) -> None:
 
 def add_speculation_arguments(parser: ArgumentParser) -> None:
     add = parser.add_mutually_exclusive_group().add_argument
-    itself = "guess the next tokens from the text itself, to be faster; the answer is the same"
-    add("--speculate", action="store_const", const="ngram", help=itself)
+    itself = (
+        "guess the next tokens from the text itself (ngram), or with the model's own head (mtp), to be faster"
+    )
+    add("--speculate", nargs="?", choices=(NGRAM, MTP), const=NGRAM, help=itself)
     draft = "guess the next tokens with this smaller model of the same vocabulary"
     add("--draft", metavar="FILE", help=draft)
     backend = "the backend of --draft; by default the model's"

@@ -115,7 +115,7 @@ class LocalPort(Port):
             )
             self._embedder = TextEmbedder(self.step_cache, self.adapters, batch)
             if options.guesses:
-                self.source = open_guess_source(options, self.facts, self.cache, self.backend, parallel)
+                self.source = open_guess_source(options, self.facts, self.model, self.cache, parallel)
                 self._opened.callback(self.source.close)
             self._reserve(parallel, options)
         except MemoryError as error:

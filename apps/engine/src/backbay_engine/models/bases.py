@@ -89,8 +89,8 @@ class Decoder(Model):
         return (self.width,)
 
     def forward(self, ctx: Context, batch: Batch) -> Tensor:
-        x = self.features(ctx, batch)
-        return batch.tap("logits", self.score(ctx.layer(len(self.blocks)), x))
+        x, last = self.features(ctx, batch, every=self.keeps_rows), ctx.layer(len(self.blocks))
+        return batch.tap("logits", self.score(last, batch.select(last, x) if self.keeps_rows else x))
 
     def features(self, ctx: Context, batch: Batch, *, every: bool = False) -> Tensor:
         """The vectors before the head, (width, outputs); with `every`, those of all tokens."""

@@ -15,6 +15,9 @@ from .batch import Batch
 class Model(ABC):
     """A forward pass over the weights of a file. It sees only tensors, and keeps no state between steps."""
 
+    keeps_rows: bool = False
+    """Whether `forward` taps the vectors before its output matrix as "output_norm", for each token, to be kept."""
+
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
 

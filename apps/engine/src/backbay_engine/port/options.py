@@ -17,6 +17,7 @@ BackendName: TypeAlias = str | type[Backend]
 STORE_BYTES = 256 << 20
 CACHE_BYTES = 4 << 30
 NGRAM: Final = "ngram"
+MTP: Final = "mtp"
 
 
 class LoadFields(TypedDict, total=False):
@@ -62,7 +63,8 @@ class LoadOptions:
 
     Several tokens a step, where that is faster, without another answer; give one of:
 
-    speculate        "ngram": guess what followed the last tokens where they stood before, in the prompt or the answer
+    speculate        "ngram": guess what followed the last tokens where they stood before, in the prompt or the answer;
+                     "mtp": guess with the model's own head that predicts tokens after the next one
     draft            the file of a small model of the same vocabulary, which guesses
     draft_backend    its backend; by default the model's
     draft_params     its parameters; by default `params`, and on another backend its threads
@@ -120,8 +122,8 @@ class LoadOptions:
         whole_number("cache_bytes", self.cache_bytes, 1)
         if self.cache_dir is not None and not isinstance(self.cache_dir, str | os.PathLike):
             raise OptionError(f"cache_dir must be the path of a folder, got {self.cache_dir!r}")
-        if self.speculate not in (None, NGRAM):
-            raise OptionError(f"speculate must be {NGRAM!r} or None, got {self.speculate!r}")
+        if self.speculate not in (None, NGRAM, MTP):
+            raise OptionError(f"speculate must be {NGRAM!r}, {MTP!r} or None, got {self.speculate!r}")
         if self.speculate is not None and self.draft is not None:
             raise OptionError("give speculate or draft, not both: guesses come from one source")
         if self.draft is None and (self.draft_backend is not None or self.draft_params is not None):

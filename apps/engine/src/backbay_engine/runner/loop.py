@@ -325,7 +325,7 @@ class Runner:
                 begun = perf_counter()
                 results = self.step_cache.run(step, cancel)
             if self.speculation is not None:
-                self.speculation.note(shares, begun)
+                self.speculation.note(shares, begun, self.step_cache.rows)
         except CancelledError:
             for job in jobs:
                 self._resume(job)

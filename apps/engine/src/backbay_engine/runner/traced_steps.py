@@ -21,7 +21,7 @@ from ..models.batch import Batch
 from ..models.contract import Model
 from ..models.nn.adaptation import adaptations_of
 from ..steps.context_cache import ContextCache
-from ..steps.step import Step
+from ..steps.step import Floats, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,7 @@ class TracedStep:
     batch: Batch
     bound: BoundCache | None
     result: Tensor
+    rows: tuple[Tensor, ...]  # (width, tokens), if the model keeps them
 
     def close(self) -> None:
         self.ctx.close()
@@ -39,7 +40,7 @@ class StepCache:
     """Runs the steps of a model. A step of a recently used shape reuses its context: nothing is traced.
 
     The least recently used context is dropped beyond `limit` contexts, or beyond the reserved memory. `stack` has the
-    adapters that steps may ask for.
+    adapters that steps may ask for, `rows` the vectors that the model keeps of the last step, (tokens, width).
     """
 
     def __init__(self, model: Model, cache: Cache | None, limit: int = 16) -> None:
@@ -47,6 +48,7 @@ class StepCache:
         self._kept: ContextCache[TracedStep] = ContextCache(model.backend, limit)
         self._grown = False  # since the memory was last checked
         self.stack: AdapterStack | None = None
+        self.rows: Floats = np.zeros((0, 0), np.float32)
         self._steps: Sequence[Step] = ()  # the largest
         self._steps_with_rows: Sequence[Step] = ()  # those that the first step with rows reserves
         self._changed = set[str]()  # the matrices that adapters changed in a trace
@@ -122,10 +124,12 @@ class StepCache:
         if self._grown:
             traced.ctx.reserve()  # books the memory, which the step then fills
             self._kept.keep_within()
-        traced.ctx.compute(traced.result, cancel=cancel)
+        traced.ctx.compute(traced.result, *traced.rows, cancel=cancel)
         if self._grown:  # a first run may take more
             self._kept.keep_within()
             self._grown = False
+        for rows in traced.rows:
+            self.rows = rows.numpy()
         return traced.result.numpy()
 
     @contextmanager
@@ -178,11 +182,12 @@ class StepCache:
             batch = Batch(ctx, step, bound)
             with self._adapted(ctx, batch, step):
                 result = self.model.forward(ctx, batch)
-            ctx.forward(result)
+            rows = (batch.taps["output_norm"],) if self.model.keeps_rows else ()
+            ctx.forward(result, *rows)
         except BaseException:
             ctx.close()
             raise
-        return TracedStep(ctx, batch, bound, result)
+        return TracedStep(ctx, batch, bound, result, rows)
 
     @contextmanager
     def _adapted(self, ctx: Context, batch: Batch, step: Step) -> Iterator[None]:

@@ -14,7 +14,8 @@ from constraints import Among, Spelled
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from model_files import unpacked
-from runner_scripts import OPTIONS, prompt
+from predicting_models import with_right_head
+from runner_scripts import OPTIONS, let_guesses_pay, prompt
 from small_llama import EOS, WORDS, write_small_llama
 
 import backbay
@@ -25,7 +26,7 @@ from backbay_engine.runner.traced_steps import StepCache
 
 SIZES: dict[str, Any] = {"context": 96, "parallel": 3, "batch": 32, "num_threads": 1, "kv_dtype": "f32"}
 BACKENDS = sorted(backbay.backends())
-SOURCES = ["ngram", "same", "other", "elsewhere"]
+SOURCES = ["ngram", "same", "other", "elsewhere", "head"]
 A, B, C = 97, 98, 99
 ENDLESS = {EOS: float("-inf")}
 AGAIN = "abcabcabcabcabc"
@@ -38,11 +39,8 @@ PROPERTY = settings(
 
 @pytest.fixture(scope="module", autouse=True)
 def guesses_always_pay() -> Iterator[None]:
-    """As if steps of all sizes took equally long: what is guessed depends on hope alone."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(StepTimes, "known", lambda self, tokens: 1.0)
-        patch.setattr(StepTimes, "seconds", lambda self, tokens, base: 1.0)
-        patch.setattr(DraftModel, "seconds", lambda self, counts: 0.0)
+        let_guesses_pay(patch)
         yield
 
 
@@ -63,7 +61,10 @@ def guessing(path: Path, other: Path, request: pytest.FixtureRequest) -> Iterato
         "same": {"draft": path},
         "other": {"draft": other},
         "elsewhere": {"draft": path, "draft_backend": next(name for name in BACKENDS if name != backend)},
+        "head": {"speculate": "mtp"},
     }[source]
+    if source == "head":  # often right, not always
+        path = with_right_head(path, other.with_name("head.gguf"), noise=0.03)
     with load(path, backend, **SIZES, **how) as opened:
         yield opened
 
@@ -295,7 +296,7 @@ def test_the_first_choice_of_many_seeds_has_the_probabilities_of_the_model(path:
 @pytest.mark.parametrize(
     ("how", "told"),
     [
-        ({"speculate": "words"}, "speculate must be 'ngram' or None"),
+        ({"speculate": "words"}, "speculate must be 'ngram', 'mtp' or None"),
         ({"speculate": "ngram", "draft": "x.gguf"}, "not both"),
         ({"draft_backend": "ggml"}, "draft_backend and draft_params are for"),
     ],

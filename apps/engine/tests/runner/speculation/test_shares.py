@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from backbay_engine.runner.requests.generation import GenerationJob
@@ -59,5 +60,5 @@ def test_steps_of_answers_alone_are_measured(counts: list[int], measured: bool) 
     speculation = Speculation(NgramSource())
     shares = [StepShare(begun(speculation, [1, 2, 3, 4], 4 - count), count) for count in counts]
     for _ in range(2):
-        speculation.note(shares, 0.0)
+        speculation.note(shares, 0.0, np.zeros((0, 0), np.float32))
     assert (speculation.pace.known(sum(counts)) is not None) is measured

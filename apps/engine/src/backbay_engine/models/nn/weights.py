@@ -12,7 +12,7 @@ from typing import final
 from backbay import BackbayError, Backend, DType, ModelFileError, Tensor
 from backbay.gguf import TensorInfo, nearest
 
-from ..keys import BLOCK_COUNT
+from ..keys import BLOCK_COUNT, PREDICTING_BLOCKS
 from .adaptation import Adapt, adaptations_of
 
 log = logging.getLogger(__name__)
@@ -97,10 +97,8 @@ class Weights:
             return None
         return info.shape[dim] if dim < len(info.shape) else 1
 
-    def check(self) -> None:
-        """Raise ModelFileError for tensors that are missing, do not fit, or lie in blocks that the file denies; log
-        the tensors that nobody asked for, unless the model is only measured.
-        """
+    def require(self) -> None:
+        """Raise ModelFileError for tensors that are missing or do not fit."""
         asked, have = self._asked, self._model.tensors
         if asked.missing:
             first = asked.missing[0].partition(" ")[0]
@@ -109,8 +107,21 @@ class Weights:
         if asked.unfit:
             wanted, have_instead, (info, *_) = zip(*asked.unfit, strict=True)
             raise ModelFileError(info.path, info.declared_at, _listed(wanted), _listed(have_instead))
-        left = [name for name in have if name not in asked.used]
-        self._refuse_blocks_beyond(left)
+
+    def check(self) -> None:
+        """Raise ModelFileError for tensors that are missing, do not fit, or lie in blocks that the file denies; log
+        the tensors that nobody asked for, unless the model is only measured. Blocks that predict need no one to ask.
+        """
+        self.require()
+        left = [name for name in self._model.tensors if name not in self._asked.used]
+        if BLOCK_COUNT.name in self.config:
+            count = BLOCK_COUNT.of(self.config)
+            if beyond := _of_blocks(left, count):  # answers without the last blocks are garbage
+                raise BLOCK_COUNT.refuse(
+                    self.config, f"a count that includes the blocks of {_listed(beyond)}"
+                )
+            predicting = _of_blocks(left, count - PREDICTING_BLOCKS.of(self.config, 0))
+            left = [name for name in left if name not in predicting]
         if left and self.backend.params.alloc_memory:
             log.warning("%s: nothing uses the tensors %s", self._model.path, _listed(left))
 
@@ -125,14 +136,10 @@ class Weights:
             self._asked.unfit.append((expected, found, info))
         return fits and typed
 
-    def _refuse_blocks_beyond(self, unused: Iterable[str]) -> None:
-        """A count of blocks that is too low would give answers without the last blocks, which are garbage."""
-        if BLOCK_COUNT.name not in self.config:
-            return
-        count = BLOCK_COUNT.of(self.config)
-        beyond = [name for name in unused if (block := _BLOCK.match(name)) and int(block[1]) >= count]
-        if beyond:
-            raise BLOCK_COUNT.refuse(self.config, f"a count that includes the blocks of {_listed(beyond)}")
+
+def _of_blocks(names: Iterable[str], first: int) -> list[str]:
+    """The names that belong to block `first` or a later one."""
+    return [name for name in names if (block := _BLOCK.match(name)) and int(block[1]) >= first]
 
 
 def _equal(have: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:

@@ -3,7 +3,8 @@
 `GenerationJob` in ../requests/generation.py compares the guesses with the tokens that it chooses.
 """
 
-from .draft_model import DraftModel
+from .draft_model import DraftModel, ModelSource
+from .head_source import HeadSource
 from .ngrams import NgramSource
 from .speculation import LONGEST, GuessSource, GuessTracker, Speculation, StepTimes
 
@@ -12,6 +13,8 @@ __all__ = [
     "DraftModel",
     "GuessSource",
     "GuessTracker",
+    "HeadSource",
+    "ModelSource",
     "NgramSource",
     "Speculation",
     "StepTimes",

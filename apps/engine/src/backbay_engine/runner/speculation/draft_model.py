@@ -1,19 +1,19 @@
-"""Guesses of a small model with the same vocabulary, which may run on another backend."""
+"""Guesses of a model beside the one that answers; of a small one with the same vocabulary, perhaps on another backend."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from time import perf_counter
 from typing import Final, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from backbay import Backend
 
 from ...cache.contract import Cache
 from ...models.contract import Model
-from ...steps.step import step_of
+from ...steps.step import Floats, Step, step_of
 from ...text.sampling import Sampler
 from ..requests.generation import GenerationJob
 from ..slots import common_length
@@ -64,9 +64,8 @@ class DraftTracker(GuessTracker):
                 hope.learn(right)
 
 
-@final
-class DraftModel(GuessSource):
-    """A small model with a cache of its own, whose sequences are those of the large model's slots.
+class ModelSource(GuessSource):
+    """A model with a cache of its own, whose sequences are those of the answering model's slots.
 
     It chooses its tokens as the answer does: with the same options, and the same random numbers.
     """
@@ -76,7 +75,7 @@ class DraftModel(GuessSource):
     ) -> None:
         self.model, self.cache, self.step_cache = model, cache, StepCache(model, cache)
         self._context, self._batch, self._vocabulary = context, batch, vocabulary_size
-        self._held: list[list[int]] = [[] for _ in range(parallel)]
+        self._held: list[list[int]] = [[] for _ in range(parallel)]  # tokens of each sequence
         self._hope = AcceptanceMeter()
         self._pace = StepTimes()  # of rounds: a token of each of some answers
 
@@ -96,43 +95,41 @@ class DraftModel(GuessSource):
         chosen: list[tuple[int, int, Sampler]] = []  # the answer, its sequence, and a sampler of its own
         fed: dict[int, list[int]] = {}
         for n, (job, count) in enumerate(zip(jobs, counts, strict=True)):
-            ids = job.known_ids
-            if not count or len(ids) + count > self._context:
+            if not count or job.done + job.pending + count > self._context:
                 continue
-            chosen.append((n, job.slot.sequence, job.sampler.fork()))
-            fed[n] = self._missing(job.slot.sequence, ids)
-        try:
-            while chosen:
-                begun, alike = perf_counter(), all(len(fed[n]) == 1 for n, *_ in chosen)
-                rows = self._fed([(sequence, fed[n]) for n, sequence, _ in chosen])
-                for (n, _, sampler), row in zip(chosen, rows, strict=True):
-                    token = sampler.sample(self._fitted(row)).token
-                    found[n].append(token)
-                    fed[n] = [token]
-                if alike:
-                    self._pace.note(len(chosen), perf_counter() - begun)
-                chosen = [each for each in chosen if len(found[each[0]]) < counts[each[0]]]
-        except BaseException:
-            for sequence, held in enumerate(self._held):
-                self.cache.remove(sequence, 0)
-                held.clear()
-            raise
+            fed[n] = self.missing(job)
+            if fed[n]:
+                chosen.append((n, job.slot.sequence, job.sampler.fork()))
+        while chosen:
+            begun, alike = perf_counter(), all(len(fed[n]) == 1 for n, *_ in chosen)
+            rows = self.feed([(sequence, fed[n]) for n, sequence, _ in chosen])
+            for (n, _, sampler), row in zip(chosen, rows, strict=True):
+                token = sampler.sample(self._fitted(row)).token
+                found[n].append(token)
+                fed[n] = [token]
+            if alike:
+                self._pace.note(len(chosen), perf_counter() - begun)
+            chosen = [each for each in chosen if len(found[each[0]]) < counts[each[0]]]
         return found
+
+    @abstractmethod
+    def missing(self, job: GenerationJob) -> list[int]:
+        """Let a job's sequence hold only what leads to its next token; gives the tokens that follow, none if that fails."""
+
+    def compute(self, step: Step, parts: Sequence[tuple[int, list[int]]]) -> Floats:
+        """The logits of a step of these parts: sequences, and the next tokens of each."""
+        return self.step_cache.run(step)
 
     def close(self) -> None:
         self.step_cache.close()
         self.cache.close()
-        self.backend.close()
 
-    def _missing(self, sequence: int, ids: list[int]) -> list[int]:
-        """Let the sequence hold only a beginning of these tokens; the tokens that follow, one at least."""
-        held = self._held[sequence]
-        kept = self.cache.last_resumable(sequence, min(common_length(held, ids), len(ids) - 1))
-        self.cache.remove(sequence, kept)
-        del held[kept:]
-        return ids[kept:]
+    def cut(self, sequence: int, length: int) -> None:
+        """Let a sequence hold only its first tokens."""
+        self.cache.remove(sequence, length)
+        del self._held[sequence][length:]
 
-    def _fed(self, parts: Sequence[tuple[int, list[int]]]) -> list[NDArray[np.float32]]:
+    def feed(self, parts: Sequence[tuple[int, list[int]]]) -> list[Floats]:
         """The logits after the last token of each part: a sequence, and its next tokens."""
         if sum(len(ids) for _, ids in parts) <= self._batch and not self.cache.is_uniform:
             return list(self._run(parts))
@@ -142,17 +139,33 @@ class DraftModel(GuessSource):
             found.append([self._run([(sequence, chunk)])[0] for chunk in chunks][-1])
         return found
 
-    def _run(self, parts: Sequence[tuple[int, list[int]]]) -> NDArray[np.float32]:
+    def _run(self, parts: Sequence[tuple[int, list[int]]]) -> Floats:
         ends = np.cumsum([len(ids) for _, ids in parts], dtype=np.int32)
         step = step_of([(sequence, len(self._held[sequence]), ids) for sequence, ids in parts], ends - 1)
-        rows = self.step_cache.run(step)
+        rows = self.compute(step, parts)
         for sequence, ids in parts:
             self._held[sequence] += ids
         return rows
 
-    def _fitted(self, row: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _fitted(self, row: Floats) -> Floats:
         """Logits for the large model's vocabulary, which may have more tokens or fewer behind the common ones."""
         fitted = np.full(self._vocabulary, -np.inf, np.float32)
         width = min(self._vocabulary, len(row))
         fitted[:width] = row[:width]
         return fitted
+
+
+@final
+class DraftModel(ModelSource):
+    """A small model of its own file, on a backend of its own."""
+
+    def missing(self, job: GenerationJob) -> list[int]:
+        ids, sequence = job.known_ids, job.slot.sequence
+        common = common_length(self._held[sequence], ids)
+        kept = self.cache.last_resumable(sequence, min(common, len(ids) - 1))
+        self.cut(sequence, kept)
+        return ids[kept:]
+
+    def close(self) -> None:
+        super().close()
+        self.backend.close()

@@ -5,16 +5,21 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import accumulate
 from time import perf_counter
-from typing import Final, final
+from typing import Final, TypeVar, final
 
+from ...steps.step import Floats
 from ..requests.generation import GenerationJob
 from ..requests.job import Job
 from ..scheduler import StepShare
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 SIZES: Final = (2, 4, 8, 16)  # tokens of a step with guesses: few sizes, as each is traced
 LONGEST: Final = SIZES[-1]
@@ -52,6 +57,9 @@ class GuessSource(ABC):
     @abstractmethod
     def guess(self, jobs: Sequence[GenerationJob], counts: Sequence[int]) -> list[list[int]]:
         """Up to so many next tokens of each job."""
+
+    def note(self, job: GenerationJob, count: int, rows: Floats) -> None:
+        """Take the vectors that the model kept of a job's next tokens, (count, width); a step has computed them."""
 
     def seconds(self, counts: Sequence[int]) -> float:
         """How long it takes to guess so many tokens of each job; 0: it is not worth to be counted, or not known yet."""
@@ -144,22 +152,35 @@ class Speculation:
         counts = self._counts(jobs, [job.guessable(context) for job in jobs], min(room, LONGEST))
         if not any(counts):
             return shares
-        try:
-            found = self.source.guess(jobs, counts)
-        except BaseException:
-            self._broken = True  # answers need no guesses
-            log.exception("guessing failed: answers go on with a token a step")
+        found = self._tried(partial(self.source.guess, jobs, counts))
+        if found is None:
             return shares
         for job, guess in zip(jobs, found, strict=True):
             job.propose(guess)
         return [StepShare(job, 1 + len(job.guess)) for job in jobs]
 
-    def note(self, shares: Sequence[StepShare], begun: float) -> None:
-        """Take note of how long a step took, which began at this time of the clock."""
+    def note(self, shares: Sequence[StepShare], begun: float, rows: Floats) -> None:
+        """Take note of how long a step took, which began at this time of the clock, and of the vectors that it kept."""
         answers = [job for share in shares if isinstance(job := share.job, GenerationJob)]
         size = sum(share.count for share in shares)
         if len(answers) == len(shares) and size == sum(1 + len(job.guess) for job in answers):
             self.pace.note(size, perf_counter() - begun)
+        if len(rows) and not self._broken:
+            self._tried(partial(self._hand_out, shares, rows))
+
+    def _hand_out(self, shares: Sequence[StepShare], rows: Floats) -> None:
+        for share, end in zip(shares, accumulate(share.count for share in shares), strict=True):
+            if isinstance(job := share.job, GenerationJob) and job.guesses is not None:
+                self.source.note(job, share.count, rows[end - share.count : end])
+
+    def _tried(self, work: Callable[[], T]) -> T | None:
+        """The result of the source's work; None if it fails, as it then always will: answers need no guesses."""
+        try:
+            return work()
+        except BaseException:
+            self._broken = True
+            log.exception("guessing failed: answers go on with a token a step")
+            return None
 
     def _counts(self, jobs: Sequence[GenerationJob], most: Sequence[int], room: int) -> list[int]:
         """How many tokens to guess of each job, in a step of up to `room` tokens."""
