@@ -208,7 +208,7 @@ def test_a_model_without_a_head_that_predicts_is_served_without(
 ) -> None:
     parser = ArgumentParser()
     add_arguments(parser)
-    settings = settings_of(parser.parse_args([str(model), "--backend", "cpu_ref", "--speculate", "mtp"]))
+    settings = settings_of(parser.parse_args([str(model), "--backend", "cpu_ref", "--mtp"]))
     with load_entry(settings, CatalogueEntry("small", model)) as llm:
         assert llm.generate("[ok]", temperature=0).text == "ok"
     assert "small: speculate='mtp' needs a head" in caplog.text

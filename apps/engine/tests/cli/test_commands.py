@@ -318,7 +318,7 @@ def test_run_guesses_tokens(path, tmp_path, capsys):
     with pytest.raises(SystemExit):
         main([*words, "--speculate", "--draft", path])
     right = str(with_right_head(Path(path), tmp_path / "head.gguf"))
-    found = said(capsys, "run", right, *words[2:], "--speculate", "mtp", "--json", *SMALL)
+    found = said(capsys, "run", right, *words[2:], "--mtp", "--json", *SMALL)
     plain = said(capsys, "run", right, *words[2:], "--json", *SMALL)
     assert json.loads(found)["tokens"] == json.loads(plain)["tokens"]
 

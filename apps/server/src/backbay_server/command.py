@@ -70,10 +70,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     number("--context", 2, LARGEST, None, "tokens of each request (4096, or the model's if less)")
     add("--kv-dtype", choices=KV_DTYPES, help="dtype of the caches (the backend's choice)")
     guess = parser.add_mutually_exclusive_group().add_argument
-    itself = (
-        "guess the next tokens from the text itself (ngram), or with models' own heads (mtp), to be faster"
-    )
-    guess("--speculate", nargs="?", choices=("ngram", "mtp"), const="ngram", help=itself)
+    itself = "guess the next tokens from the text itself, to be faster; the answer is the same"
+    guess("--speculate", action="store_const", const="ngram", help=itself)
+    head = "guess them with the model's own head, if it has one (multi-token prediction)"
+    guess("--mtp", dest="speculate", action="store_const", const="mtp", help=head)
     draft = "guess them with this smaller model of the same vocabulary; for a server of one model"
     guess("--draft", metavar="FILE", help=draft)
     number("--queue", 0, LARGEST, ServerSettings.queue, "requests that may wait for each model ({})")

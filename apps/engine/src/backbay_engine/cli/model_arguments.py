@@ -92,10 +92,10 @@ def add_worker_arguments(parser: ArgumentParser) -> None:
 
 def add_speculation_arguments(parser: ArgumentParser) -> None:
     add = parser.add_mutually_exclusive_group().add_argument
-    itself = (
-        "guess the next tokens from the text itself (ngram), or with the model's own head (mtp), to be faster"
-    )
-    add("--speculate", nargs="?", choices=(NGRAM, MTP), const=NGRAM, help=itself)
+    itself = "guess the next tokens from the text itself, to be faster; the answer is the same"
+    add("--speculate", action="store_const", const=NGRAM, help=itself)
+    head = "guess them with the model's own head, if it has one (multi-token prediction)"
+    add("--mtp", dest="speculate", action="store_const", const=MTP, help=head)
     draft = "guess the next tokens with this smaller model of the same vocabulary"
     add("--draft", metavar="FILE", help=draft)
     backend = "the backend of --draft; by default the model's"
