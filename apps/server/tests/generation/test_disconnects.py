@@ -144,7 +144,8 @@ def test_others_are_not_disturbed(tmp_path: Path):
 
 @pytest.mark.fault("more requests than may wait", "429 with Retry-After; the others go on")
 def test_a_full_queue_is_a_429(tmp_path: Path):
-    with serving(write_scripted_model(tmp_path / "scripted.gguf"), parallel=1, queue=1) as served:
+    model = write_scripted_model(tmp_path / "scripted.gguf")
+    with serving(model, parallel=1, queue=1, context=CONTEXT) as served:
         httpx.post(f"{served.url}/v1/chat/completions", json=body("ok"), timeout=300).raise_for_status()
         held = [begun(served, body("endless")) for _ in range(2)]
         wait_until(lambda: served.busy("scripted") == 2)

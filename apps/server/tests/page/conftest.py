@@ -34,7 +34,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     scripts = {**SCRIPTS, **SPOKEN}
     first = write_scripted_model(folder / "scripted.gguf", scripts)
     second = write_scripted_model(folder / "other.gguf", {**scripts, **OTHER})
-    with serving(first, second, "--backend", "cpu_ref", "--backend", "onnx") as found:
+    long = "--context", 1 << 15  # an endless answer shall not end by itself
+    with serving(first, second, "--backend", "cpu_ref", "--backend", "onnx", *long) as found:
         yield found
 
 
