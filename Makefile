@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE =
 # $(call quietly,LOG,COMMANDS): what they print goes to a file, whose end is shown when they fail.
 quietly = { $(2); } >$(1) 2>&1 || { tail -n 25 $(1); echo "This failed. All that was printed: $(1)"; exit 1; }
 
-.PHONY: help demo test test-all test-cpus cpus check format lint types contracts site docs api bench plots conform certificates selftest chaos asked guard nightly webgpu judge judge-ggml vulkan cuda-compile scale dist clean
+.PHONY: help demo test test-all test-cpus cpus check format lint types contracts site docs api bench plots conform certificates selftest chaos asked guard nightly webgpu judge judge-ggml vulkan cuda-compile scale dist dist-vulkan dist-cuda clean
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -160,6 +160,7 @@ judge-ggml:  ## the suite on the libggml of another package, with nothing avoide
 			--note "BACKBAY_GGML_LIB named this package's library." $(KNOWN) && exit $$status
 
 vulkan: $(VENV)/vulkan/.installed  ## the suite and the tiny model on ggml's Vulkan, with a GPU made of software; takes an hour or more
+	$(VENV)/vulkan/bin/python -m pip install --no-deps --force-reinstall $(VENV)/software-vulkan/dist/*.whl
 	. $(VENV)/software-vulkan/environment && $(VENV)/vulkan/bin/python-vulkan lab/devices/tiny_model.py ggml Vulkan:0
 	. $(VENV)/software-vulkan/environment && export GGML_VK_VISIBLE_DEVICES=0,0 BACKBAY_VULKAN_FAULTS=1 && \
 		$(VENV)/vulkan/bin/python-vulkan -m pytest $(PATIENT) plugins/ggml/tests/devices/test_gpus.py
@@ -167,7 +168,7 @@ vulkan: $(VENV)/vulkan/.installed  ## the suite and the tiny model on ggml's Vul
 		--size smoke --timeout 600
 
 cuda-compile: $(VENV)/.test-tools $(VENV)/cuda/.installed  ## compile ggml's code for CUDA, where no GPU is; downloads 0.8 GB, takes an hour or more
-	lab/devices/cuda_compile.sh $(VENV)/cuda-compile $(VENV)/cuda/bin/python
+	CUDA_ARCHITECTURES=80-virtual CUDA_FA=OFF lab/devices/cuda_compile.sh $(VENV)/cuda-compile $(VENV)/cuda/bin/python
 	BACKBAY_CUDA=$(abspath $(VENV)/cuda-compile) $(BIN)/python -m pytest plugins/ggml/tests/devices/test_cuda_without_gpu.py
 
 scale: $(VENV)/scale/.installed  ## replicas on Ray Serve, killed while they answer, in an environment with Ray
@@ -175,6 +176,16 @@ scale: $(VENV)/scale/.installed  ## replicas on Ray Serve, killed while they ans
 
 dist: $(VENV)/.dist  ## build all wheels and sdists, check them, and run backbay from the wheels alone
 	$(VENV)/dist/bin/python lab/tools/dist.py --twice
+
+dist-vulkan: $(VENV)/vulkan/.installed  ## build backbay-ggml-vulkan into dist/vulkan, and try its wheel, with a GPU made of software and without one
+	. $(VENV)/software-vulkan/environment && BACKBAY_GPU_WHEEL="$$(ls $(VENV)/software-vulkan/dist/*.whl)" \
+		$(VENV)/vulkan/bin/python-vulkan -m pytest $(PATIENT) plugins/ggml/lib/tests/test_gpu_wheel.py
+	mkdir -p dist/vulkan && cp $(VENV)/software-vulkan/dist/* dist/vulkan/
+
+dist-cuda: $(VENV)/.test-tools $(VENV)/cuda/.installed  ## build backbay-ggml-cuda into dist/cuda, and try its wheel where no GPU is; takes hours
+	lab/devices/cuda_compile.sh $(VENV)/cuda-compile $(VENV)/cuda/bin/python
+	BACKBAY_GPU_WHEEL="$$(ls $(VENV)/cuda-compile/dist/*.whl)" $(BIN)/python -m pytest plugins/ggml/lib/tests/test_gpu_wheel.py
+	mkdir -p dist/cuda && cp $(VENV)/cuda-compile/dist/* dist/cuda/
 
 backend-jax: SHAPES = --few-shapes
 backend-mlx: PROOF = $(KNOWN_OF_IT) --json $(RECORD)
@@ -206,19 +217,17 @@ $(VENV)/judge-$(ENGINE)/.installed: $(addsuffix /pyproject.toml,$(FOLDERS))
 	$(VENV)/judge-$(ENGINE)/bin/python -m pip install -e ./core -e ./plugins/cpu_ref -e ./plugins/native -e ./plugins/onnx -e ./conformance $(ENGINE)
 	touch $@
 
-# ggml's Vulkan code goes into the folder of an installed libggml of its own.
-$(VENV)/vulkan/.installed: lab/devices/software_vulkan.sh lab/devices/vulkan_faults.c $(addsuffix /pyproject.toml,$(FOLDERS) $(LIBGGML))
+# The wheel of ggml's Vulkan code goes beside an installed libggml of its own.
+$(VENV)/vulkan/.installed: lab/devices/software_vulkan.sh lab/devices/vulkan_faults.c $(addsuffix /pyproject.toml,$(FOLDERS)) $(COMPILED_FILES)
 	$(PYTHON) -m venv $(VENV)/vulkan
 	$(VENV)/vulkan/bin/python -m pip install -e ./core -e ./plugins/cpu_ref -e ./plugins/native -e ./plugins/ggml -e ./conformance -e ./apps/engine \
-		./$(LIBGGML) cmake ninja pytest
+		./$(LIBGGML) -r requirements-dist.txt pytest
 	lab/devices/software_vulkan.sh $(VENV)/software-vulkan $(VENV)/vulkan/bin/python
-	cp $(VENV)/software-vulkan/libggml-vulkan.so \
-		"$$($(VENV)/vulkan/bin/python -c 'from backbay_ggml.library.location import locate_library; print(locate_library().parent)')"
 	touch $@
 
 $(VENV)/cuda/.installed:
 	$(PYTHON) -m venv $(VENV)/cuda
-	$(VENV)/cuda/bin/python -m pip install cmake ninja
+	$(VENV)/cuda/bin/python -m pip install -r requirements-dist.txt
 	touch $@
 
 # Ray takes 0.5 GB.

@@ -19,6 +19,7 @@ from doc_blocks import ROOT
 from backbay import CONTRACT_VERSION
 
 sys.path.insert(0, str(ROOT / "lab" / "tools"))
+import dist
 import versions
 
 PACKAGES = versions.PACKAGES
@@ -95,7 +96,9 @@ def test_the_readme_gets_the_command_that_clones_an_address():
 
 def test_nothing_is_installed_from_an_index_under_our_names():
     """They are not ours there, so a stranger could publish what users would run."""
-    names = "|".join(project(package)["name"] for package in PACKAGES)
+    names = "|".join(
+        [*(project(package)["name"] for package in PACKAGES), *(f"backbay-ggml-{gpu}" for gpu in dist.GPUS)]
+    )
     command = r"pip install (?!.*--no-index)[^\n`;&|#]*"
     ours = re.compile(rf"(?:{command} |\binstall )['\"]?(?:{names})(?![\w/-])|github\.com/backbay")
     kinds = {".md", ".py", ".toml", ".yml", ".sh", ".txt"}
@@ -108,6 +111,30 @@ def test_nothing_is_installed_from_an_index_under_our_names():
         for hit in ours.finditer(path.read_text())
     ]
     assert found == []
+
+
+@pytest.mark.parametrize("gpu", dist.GPUS)
+def test_code_for_a_gpu_needs_the_library_of_its_own_version_and_comes_from_the_same_files(gpu: str):
+    text = (ROOT / dist.LIBGGML / "pyproject.toml").read_text()
+    library, added = tomllib.loads(text), tomllib.loads(dist.with_gpu(text, gpu))
+    said, ours = added["project"], library["project"]
+    assert said["name"] == f"backbay-ggml-{gpu}"
+    assert said["dependencies"][0] == f"backbay-ggml-lib=={ours['version']}"
+    assert (said["version"], said["license-files"]) == (ours["version"], ours["license-files"])
+    settings = added["tool"]["scikit-build"]
+    assert settings["cmake"].pop("define") == {"BACKBAY_GPU": gpu}
+    assert settings == library["tool"]["scikit-build"]  # so its sources have the same hash, in source.txt
+
+
+def test_code_for_cuda_needs_the_libraries_that_it_is_compiled_against():
+    text = (ROOT / dist.LIBGGML / "pyproject.toml").read_text()
+    needed = tomllib.loads(dist.with_gpu(text, "cuda"))["project"]["dependencies"][1:]
+    toolkit = (ROOT / "lab/devices/cuda_toolkit.txt").read_text()
+    for one in needed:
+        name, version = re.fullmatch(r"([a-z-]+)~=([0-9.]+)", one).groups()
+        assert f"\n{name}=={version}." in toolkit
+    folder = f"nvidia/cu{version.partition('.')[0]}/lib"  # where NVIDIA's packages put them
+    assert folder in (ROOT / dist.LIBGGML / "CMakeLists.txt").read_text()
 
 
 def test_a_new_version_is_written_everywhere():
@@ -168,7 +195,7 @@ def test_a_release_is_published_by_trust_with_attestations():
         "attestations": "write",
         "contents": "read",
     }
-    assert jobs["publish"]["needs"] == ["build", "library"]
+    assert jobs["publish"]["needs"] == ["build", "library", "gpus"]
 
 
 def test_an_sdist_is_packed_in_one_way_and_its_wheel_holds_the_templates(tmp_path: Path):

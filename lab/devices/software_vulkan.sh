@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
-# software_vulkan.sh FOLDER PYTHON: ggml's Vulkan code, and a Vulkan driver that computes on the CPU (Mesa's lavapipe), in a
-# folder, without root. Driver, headers and shader compiler are Debian 13's, and run with that system's C library on any Linux
-# of the same processor. It makes
-#     FOLDER/libggml-vulkan.so    belongs beside the libggml that plugins/ggml/lib builds
+# software_vulkan.sh FOLDER PYTHON: the package of ggml's Vulkan code, and a Vulkan driver that computes on the CPU (Mesa's
+# lavapipe), in a folder, without root. Driver, headers and shader compiler are Debian 13's, and run with that system's C
+# library on any Linux of the same processor. It makes
+#     FOLDER/dist                 sdist and wheel of backbay-ggml-vulkan
 #     FOLDER/environment          to be sourced: makes lavapipe the GPU
 #     FOLDER/faults               a layer of Vulkan, used where BACKBAY_VULKAN_FAULTS=1, that makes it full or lost
 #     python-vulkan               beside PYTHON: the same with Debian 13's C library, and so its child processes
-# PYTHON needs the packages cmake and ninja. An interrupted call goes on where it stopped.
+# PYTHON needs the packages of requirements-dist.txt. JOBS is the number of compilers. An interrupted call goes on where it stopped.
 set -euo pipefail
 mkdir -p "$1"
 folder=$(realpath "$1")
-bin=$(cd "$(dirname "$2")" && pwd) # CMake calls ninja from folders of its own
+bin=$(cd "$(dirname "$2")" && pwd)
 python=$bin/$(basename "$2")
 here=$(cd "$(dirname "$0")" && pwd)
+library=$here/../../plugins/ggml/lib
 debian=$folder/debian
 
 fetch() { # the packages, with all that they depend on, by lists of our own
@@ -54,15 +55,13 @@ chmod +x "$folder/glslc" "$bin/python-vulkan"
 sed -E "s#\"library_path\": *\"[^\"]*\"#\"library_path\": \"$libraries/libvulkan_lvp.so\"#" \
     "$debian"/usr/share/vulkan/icd.d/lvp_icd*.json >"$folder/lavapipe.json"
 
-sources=$(sha256sum <"$here/../../plugins/ggml/lib/source.txt")
-if [ "$(cat "$folder/built" 2>/dev/null)" != "$sources" ]; then
-    nice "$bin/cmake" -S "$here/../../plugins/ggml/lib" -B "$folder/build" -G Ninja -DCMAKE_MAKE_PROGRAM="$bin/ninja" \
-        -DCMAKE_BUILD_TYPE=Release -DPython_EXECUTABLE="$python" -DGGML_VULKAN=ON -DCMAKE_PREFIX_PATH="$debian/usr" \
-        -DVulkan_INCLUDE_DIR="$debian/usr/include" -DVulkan_LIBRARY="$libraries/libvulkan.so" \
-        -DVulkan_GLSLC_EXECUTABLE="$folder/glslc"
-    nice "$bin/cmake" --build "$folder/build" --target ggml-vulkan --parallel "${JOBS:-2}"
-    mv "$(find "$folder/build" -name libggml-vulkan.so)" "$folder/"
-    echo "$sources" >"$folder/built"
+wanted=$(cat "$library"/{CMakeLists.txt,source.txt,pyproject.toml} | sha256sum)
+if [ "$(cat "$folder/built" 2>/dev/null)" != "$wanted" ]; then
+    export PATH=$bin:$PATH SKBUILD_BUILD_DIR=$folder/build CMAKE_BUILD_PARALLEL_LEVEL=${JOBS:-2}
+    export CMAKE_ARGS="-DCMAKE_PREFIX_PATH=$debian/usr -DVulkan_INCLUDE_DIR=$debian/usr/include
+        -DVulkan_LIBRARY=$libraries/libvulkan.so -DVulkan_GLSLC_EXECUTABLE=$folder/glslc"
+    nice "$python" "$here/../tools/dist.py" --gpu vulkan --into "$folder/dist"
+    echo "$wanted" >"$folder/built"
 fi
 rm -rf "$folder/build"
 
