@@ -12,23 +12,16 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+
+import pytest
 
 from backbay_engine import load
-from backbay_engine.runner.speculation import ModelSource, StepTimes
 
-sys.path.append(str(Path(__file__).parents[2] / "examples"))
+ROOT = Path(__file__).parents[2]
+sys.path += [str(ROOT / "examples"), str(ROOT / "apps/engine/tests")]
 
-from tiny_tasks import TASKS, unseen_problems
-
-
-def pays_always() -> None:
-    """Let guesses always pay."""
-    kinds: Any = (StepTimes, ModelSource)
-    times, source = kinds
-    times.known = lambda self, tokens: 1.0
-    times.seconds = lambda self, tokens, base: 1.0
-    source.seconds = lambda self, counts: 0.0
+from runner_scripts import let_guesses_pay  # noqa: E402
+from tiny_tasks import TASKS, unseen_problems  # noqa: E402
 
 
 def main() -> None:
@@ -37,7 +30,7 @@ def main() -> None:
     parser.add_argument("--backend", default="ggml")
     parser.add_argument("--count", type=int, default=25, help="problems of each task")
     options = parser.parse_args()
-    pays_always()
+    let_guesses_pay(pytest.MonkeyPatch())
     for source in ("mtp", "ngram"):
         tokens = right = 0
         with load(options.path, options.backend, speculate=source) as llm:

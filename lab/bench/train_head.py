@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 
@@ -20,9 +19,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-sys.path.append(str(EXAMPLES))
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+sys.path += [str(EXAMPLES), str(ROOT / "apps/engine/tests/inputs")]
 
+from model_files import changed  # noqa: E402
 from tiny_gguf import read_gguf  # noqa: E402
 from tiny_llama import Block, Shape, TinyLlama  # noqa: E402
 from tiny_training import Text  # noqa: E402
@@ -100,28 +101,6 @@ def train(minutes: float) -> dict[str, np.ndarray]:
     return head.tensors(model.shape.layers)
 
 
-def write(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
-    """Write the model with the head, which is a further block."""
-    reader = gguf.GGUFReader(MODEL)
-    writer = gguf.GGUFWriter(path, "llama")
-    count = reader.fields["llama.block_count"].contents()
-    for field in reader.fields.values():
-        if field.name == "llama.block_count" or field.name.startswith(("GGUF.", "general.architecture")):
-            continue
-        kind, inner = (*field.types, None)[:2]
-        writer.add_key_value(field.name, field.contents(), kind, sub_type=inner)
-    writer.add_block_count(count + 1)
-    writer.add_uint32("llama.nextn_predict_layers", 1)
-    for tensor in reader.tensors:
-        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
-    for name, value in tensors.items():
-        writer.add_tensor(name, value.astype(np.float16 if value.ndim > 1 else np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("path", type=Path, help="the file to write")
@@ -129,7 +108,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    write(options.path, train(options.minutes))
+    blocks = gguf.GGUFReader(MODEL).fields["llama.block_count"].contents()
+    keys = {"llama.block_count": blocks + 1, "llama.nextn_predict_layers": 1}
+    changed(MODEL, options.path, tensors=train(options.minutes), metadata=keys)
 
 
 if __name__ == "__main__":

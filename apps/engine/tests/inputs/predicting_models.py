@@ -25,7 +25,7 @@ def with_head(source: Path, target: Path, architecture: str, *, own: bool = True
     own  the block has a table of embeddings and an output matrix of its own
     """
     rng, held = np.random.default_rng(seed), tensors_of(source)
-    count = 1 + max(int(name.split(".")[1]) for name in held if name.startswith("blk."))
+    count = _blocks(held)
     last, size = f"blk.{count - 1}.", held["token_embd.weight"].shape
     tensors = {name.replace(last, f"blk.{count}."): value for name, value in held.items() if last in name}
     tensors = {name: _noisy(rng, value) for name, value in tensors.items()}
@@ -43,8 +43,7 @@ def with_right_head(source: Path, target: Path, *, noise: float = 0.0) -> Path:
     Only the feed-forward of the first block changes anything, and is the head's: the head takes tokens, and no rows.
     """
     rng, held = np.random.default_rng(7), tensors_of(source)
-    width = held["token_embd.weight"].shape[1]
-    count = 1 + max(int(name.split(".")[1]) for name in held if name.startswith("blk."))
+    width, count = held["token_embd.weight"].shape[1], _blocks(held)
     tensors = {name: np.zeros_like(value) for name, value in held.items() if "attn_output" in name}
     tensors |= {
         name: np.zeros_like(held[name]) for n in range(1, count) for name in [f"blk.{n}.ffn_down.weight"]
@@ -74,6 +73,10 @@ def run_head(
     """The logits of a head for tokens with their rows."""
     step, places = prompt_step(ids, first=first), np.arange(len(ids), dtype=np.int32)
     return steps.run(replace(step, rows=MediaRows(rows, places)))
+
+
+def _blocks(tensors: Tensors) -> int:
+    return 1 + max(int(name.split(".")[1]) for name in tensors if name.startswith("blk."))
 
 
 def _predicting(source: Path, target: Path, architecture: str, count: int, tensors: Tensors) -> Path:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 Piece: TypeAlias = str | bytes  # the text of a token; bytes where it is no whole character
 Step: TypeAlias = Piece | Mapping[Piece, float]  # one token, or several with their probabilities
 
+CONTEXT = 1 << 15  # tokens, after which an endless answer ends by itself
 HEAD = 8
 ABSENT = -50.0  # the logit of a token that a script does not have next
 FAULT = 3e38  # a weight whose products exceed float32
@@ -109,7 +110,7 @@ def write_scripted_model(
     path: Path,
     scripts: Mapping[str, Script] = SCRIPTS,
     *,
-    context: int = 1 << 15,
+    context: int = CONTEXT,
     template: bool = True,
     call: str = HERMES,
     control: Collection[str] = (),

@@ -16,14 +16,12 @@ import msgspec
 import pytest
 from patience import PATIENCE
 from processes import Served, serving
-from scripted_model import write_scripted_model
+from scripted_model import CONTEXT, write_scripted_model
 from starlette.types import Receive, Scope, Send
 from worker_processes import is_gone
 
 from backbay_server.transport.request_checks import RequestDrain
 from backbay_server.transport.server import Server, bind_socket
-
-LONG = 1 << 15  # tokens, after which an endless answer ends by itself
 
 
 @pytest.fixture
@@ -123,7 +121,7 @@ def test_sigterm_lets_running_answers_end(model: Path) -> None:
     "they end with an error event, and the process ends",
 )
 def test_answers_that_take_too_long_are_cancelled(model: Path) -> None:
-    with serving(model, "--backend", "cpu_ref", "--context", LONG, "--drain", 0.2) as server:
+    with serving(model, "--backend", "cpu_ref", "--context", CONTEXT, "--drain", 0.2) as server:
         with httpx.stream(
             "POST", f"{server.url}/v1/chat/completions", json=body("endless"), timeout=300
         ) as answer:
@@ -137,7 +135,7 @@ def test_answers_that_take_too_long_are_cancelled(model: Path) -> None:
 
 def test_a_second_signal_ends_at_once(model: Path) -> None:
     with (
-        serving(model, "--backend", "cpu_ref", "--context", LONG, "--drain", 600) as server,
+        serving(model, "--backend", "cpu_ref", "--context", CONTEXT, "--drain", 600) as server,
         httpx.stream(
             "POST", f"{server.url}/v1/chat/completions", json=body("endless"), timeout=300
         ) as answer,
@@ -189,7 +187,7 @@ def test_an_idle_server_waits_for_nothing(model: Path) -> None:
     "the client's connection ends; started again, it serves at the same port",
 )
 def test_killed_and_started_again(model: Path) -> None:
-    with serving(model, "--backend", "cpu_ref", "--context", LONG) as server:
+    with serving(model, "--backend", "cpu_ref", "--context", CONTEXT) as server:
         port = server.url.rpartition(":")[2]
         with httpx.stream(
             "POST", f"{server.url}/v1/chat/completions", json=body("endless"), timeout=300
@@ -209,7 +207,7 @@ def test_killed_and_started_again(model: Path) -> None:
     "the stream goes on after a pause; after the third death an error event, and the next request is served",
 )
 def test_a_dying_worker_costs_no_answer_unless_it_dies_again_and_again(model: Path) -> None:
-    with serving(model, "--backend", "cpu_ref", "--worker", "--context", LONG) as server:
+    with serving(model, "--backend", "cpu_ref", "--worker", "--context", CONTEXT) as server:
         with httpx.stream(
             "POST", f"{server.url}/v1/chat/completions", json=body("endless"), timeout=300
         ) as answer:

@@ -12,10 +12,8 @@ import httpx
 import msgspec
 import pytest
 from patience import wait_until
-from scripted_model import SCRIPTS, write_scripted_model
+from scripted_model import CONTEXT, SCRIPTS, write_scripted_model
 from serving import Served, begun, serving
-
-CONTEXT = 1 << 15  # tokens, after which an endless answer ends by itself
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 from browser import Page, browser
 from chat_page import MARKDOWN, opened
 from processes import Served, serving
-from scripted_model import SCRIPTS, says, write_scripted_model
+from scripted_model import CONTEXT, SCRIPTS, says, write_scripted_model
 
 SPOKEN = {
     "markdown": says(*(MARKDOWN[at : at + 7] for at in range(0, len(MARKDOWN), 7))),
@@ -34,8 +34,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     scripts = {**SCRIPTS, **SPOKEN}
     first = write_scripted_model(folder / "scripted.gguf", scripts)
     second = write_scripted_model(folder / "other.gguf", {**scripts, **OTHER})
-    long = "--context", 1 << 15  # an endless answer shall not end by itself
-    with serving(first, second, "--backend", "cpu_ref", "--backend", "onnx", *long) as found:
+    with serving(first, second, "--backend", "cpu_ref", "--backend", "onnx", "--context", CONTEXT) as found:
         yield found
 
 

@@ -19,9 +19,8 @@ KIND, DRIVER = {
     "backbay_ggml_vulkan": ("Vulkan", "libvulkan.so.1"),
     "backbay_ggml_cuda": ("CUDA", "libcuda.so.1"),
 }.get(NAME, ("", ""))
-PLAIN = str(
-    Path(sys.executable).with_name("python")
-)  # `make dist-vulkan` runs python-vulkan, which has a driver
+# `make dist-vulkan` runs python-vulkan, which has a driver.
+PLAIN = str(Path(sys.executable).with_name("python"))
 PROGRAM = """
 import backbay
 from backbay_ggml import Ggml
