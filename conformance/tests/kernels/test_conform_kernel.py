@@ -30,11 +30,12 @@ def test_a_right_kernel_passes(tmp_path: Path, capsys) -> None:
     assert {cell["dtype"] for cell in report["cells"]} == {"f32", "f16"}
 
 
-def test_a_wrong_kernel_fails_with_a_program(capsys) -> None:
+def test_a_wrong_kernel_fails_with_a_program_and_what_the_op_is(capsys) -> None:
     assert conform_kernel("kernels_to_check:eps_outside", "rms_norm", "--size", "smoke") == 1
     out = capsys.readouterr().out
     assert "\nfrom kernels_to_check import eps_outside\n" in out
     assert "does not keep the contract" in out
+    assert "\nrms_norm: x / sqrt((mean of x^2 over dimension 0) + eps), then times weight." in out
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import time
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from backbay.cli import file_to_write, whole, write_text
+from backbay.cli import file_to_write, say, whole, write_text
 
 from ..report.report import Outcome, Report, as_json
 from ..report.terminal import show
@@ -65,6 +65,8 @@ class ConformKernelCommand:
         check.run_isolated(done)
         report.seconds = time.monotonic() - started
         show(report, sys.stdout, traces=args.debug, way="--json FILE writes")
+        if report.failures:
+            say(f"\n{check.op.name}: {check.op.doc}")
         if args.json:
             write_text(Path(args.json), as_json(report))
         return 0 if report.ok else 1
