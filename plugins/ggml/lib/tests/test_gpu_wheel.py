@@ -11,6 +11,7 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from gpus_program import PROGRAM
 
 WHEEL = Path(os.environ.get("BACKBAY_GPU_WHEEL", "/nowhere"))
 TINY_MODEL = Path(__file__).parents[4] / "lab" / "devices" / "tiny_model.py"
@@ -21,17 +22,6 @@ KIND, DRIVER = {
 }.get(NAME, ("", ""))
 # `make dist-vulkan` runs python-vulkan, which has a driver.
 PLAIN = str(Path(sys.executable).with_name("python"))
-PROGRAM = """
-import backbay
-from backbay_ggml import Ggml
-
-print(Ggml.diagnose()["gpus"])
-with backbay.open(None, backend="ggml") as backend, backend.new_context() as context:
-    weights = context.from_floats([[1, 0, 2], [0, 3, 0]])
-    result = weights.mulmat(context, context.input().from_floats([1, 1, 1]))
-    context.compute(result)
-    print([device.id for device in backend.devices()], result.floats().tolist())
-"""
 
 pytestmark = pytest.mark.skipif(
     not WHEEL.is_file(), reason="BACKBAY_GPU_WHEEL names no wheel of `make dist-vulkan` or `make dist-cuda`"

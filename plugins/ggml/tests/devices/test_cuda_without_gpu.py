@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from gpus_program import PROGRAM
 
 from backbay_ggml.library.location import VARIABLE, locate_library
 
@@ -17,17 +18,6 @@ COMPILED = Path(os.environ.get("BACKBAY_CUDA", "/nowhere"))  # the folder of lab
 pytestmark = pytest.mark.skipif(
     not (COMPILED / "libggml-cuda.so").exists(), reason="BACKBAY_CUDA names no folder of `make cuda-compile`"
 )
-PROGRAM = """
-import backbay
-from backbay_ggml import Ggml
-
-print(Ggml.diagnose()["gpus"])
-with backbay.open(None, backend="ggml") as backend, backend.new_context() as context:
-    weights = context.from_floats([[1, 0, 2], [0, 3, 0]])
-    result = weights.mulmat(context, context.input().from_floats([1, 1, 1]))
-    context.compute(result)
-    print([device.id for device in backend.devices()], result.floats().tolist())
-"""
 
 
 def _loads(name: str) -> bool:
