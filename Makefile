@@ -139,7 +139,9 @@ JUDGED = $(VENV)/judge-$(ENGINE)
 KNOWN = $(addprefix --known ,$(wildcard plugins/onnx/known-failures-$(ENGINE).txt))
 
 judge: $(JUDGED)/.installed  ## the suite on a package with an execution provider, and its entry in register/: make judge ENGINE=onnxruntime-openvino SIZE=default SHAPES=--few-shapes
+	rm -f $(JUDGED)/report.json
 	$(JUDGED)/bin/backbay conform ort --option ep=$(EP) --size $(SIZE) $(SHAPES) --json $(JUDGED)/report.json $(KNOWN); status=$$?; \
+		[ -e $(JUDGED)/report.json ] || exit $$status; \
 		$(JUDGED)/bin/backbay register add $(JUDGED)/report.json --engine $(ENTRY) $(KNOWN) && exit $$status
 
 # The libraries of these packages, by their places in the folder that packages are installed in.
@@ -215,6 +217,7 @@ $(VENV)/webgpu/.installed: $(addsuffix /pyproject.toml,$(FOLDERS))
 $(VENV)/judge-$(ENGINE)/.installed: $(addsuffix /pyproject.toml,$(FOLDERS))
 	$(PYTHON) -m venv $(VENV)/judge-$(ENGINE)
 	$(VENV)/judge-$(ENGINE)/bin/python -m pip install -e ./core -e ./plugins/cpu_ref -e ./plugins/native -e ./plugins/onnx -e ./conformance $(ENGINE)
+	$(VENV)/judge-$(ENGINE)/bin/python -c "import onnxruntime" || $(VENV)/judge-$(ENGINE)/bin/python -m pip install -e "./plugins/onnx[cpu]"
 	touch $@
 
 # The wheel of ggml's Vulkan code goes beside an installed libggml of its own.

@@ -93,12 +93,19 @@ def cut_short(said: Said) -> set[str]:
 
 
 def _calls_by_group(said: Said) -> dict[str, Counter[str]]:
-    """The number of calls of each case and scenario, by dtype."""
+    """The number of drawn calls of each case and scenario, by dtype."""
     counts: dict[str, Counter[str]] = {}
     for line in said["ops"]:
         row = counts.setdefault(f"{line['profile']}/{line['name']}", Counter())
         row[line["dtype"]] += sum(line.get(count, 0) for count in COUNTED)
-    return counts
+    for each in failed_again(said):
+        counts[each["item"].rpartition("/")[0]][each.get("dtype", "")] -= 1
+    return {group: +row for group, row in counts.items()}
+
+
+def failed_again(said: Said) -> list[Said]:
+    """The failures of an earlier run that were tried again; no seed draws them."""
+    return [each for each in said.get("failures", ()) if each["item"].endswith("/again")]
 
 
 def is_of_the_suite(group: str) -> bool:

@@ -76,6 +76,20 @@ def test_after_a_failure_an_op_has_other_calls(honest: Said, tmp_path: Path) -> 
     assert "drawn calls" in refusals(entry_of(summed(said), tmp_path, known))
 
 
+def test_what_failed_in_an_earlier_run_is_tried_again_beside_the_drawn_calls(
+    honest: Said, tmp_path: Path
+) -> None:
+    said, known = fail(copy.deepcopy(honest)), "core/neg/f32/bound wrong https://example.org/1\n"
+    planned = said["planned"]
+    line(said, "neg")["failed"] += 1
+    said["failures"].append({**said["failures"][0], "item": "core/neg/again"})
+    said = summed(said) | {"planned": planned}
+    assert refusals(entry_of(said, tmp_path, known)) == {}
+    said["failures"][2]["item"] = "core/neg/5"  # one more than there are
+    found = refusals(entry_of(said, tmp_path, known))
+    assert {"planned calls", "drawn calls"} <= found.keys()
+
+
 def test_after_three_crashes_an_op_has_fewer_calls(honest: Said, tmp_path: Path) -> None:
     said = copy.deepcopy(honest)
     own, planned = line(said, "neg"), said["planned"]
