@@ -30,6 +30,7 @@ PROJECTS = {
     "onnxruntime-each": ["ONNX Runtime"],
     "onnxruntime-ggml": ["onnxruntime-ggml"],
     "onnxruntime-openvino": ["ONNX Runtime on OpenVINO"],
+    "tinygrad": ["tinygrad"],
     "webgpu": ["ONNX Runtime on WebGPU"],
 }
 """The projects in lab/found whose faults are those of an engine, by its folder."""
