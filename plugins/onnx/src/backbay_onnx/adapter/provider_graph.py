@@ -24,6 +24,7 @@ from ..plans.plan import cancellable_run_options
 from ..session.device import HOST
 from ..session.providers import HOST_PROVIDER
 from ..session.runtime import translate_errors
+from .model_files import save_inputs, save_model
 from .provider import Provider
 
 
@@ -35,6 +36,7 @@ class SessionKey:
     threads: int
     key: str
     graph: Graph = field(compare=False, repr=False)
+    save: str = ""  # a folder for the models
 
 
 STANDARD = LoweringSettings(exact=True, usual=False, exported=True, standard=True)
@@ -72,6 +74,7 @@ class ProviderGraph:
     def __init__(self, request: SessionKey, lowered: LoweredModel, model: bytes) -> None:
         self._graph, self._lowered = request.graph, lowered
         self._sizes = lowered.sizes_of(request.graph)
+        self._saved = save_model(request.save, model) if request.save else None  # until its inputs are, too
         self._session = request.provider.session(model, request.threads)
 
     def run(self, stored: Sequence[Array], cancel: Cancel | None = None) -> dict[int, Array]:
@@ -92,6 +95,12 @@ class ProviderGraph:
         for name, index, shape in outputs:
             made[index] = np.empty(shape, NUMPY.get(nodes[index].dtype, np.uint8))
             binding.output(name, binding_type(nodes[index].dtype), shape, made[index])
+        if self._saved is not None:
+            save_inputs(
+                self._saved,
+                {leaf.name: each for leaf, each in zip(self._lowered.leaves, held, strict=True)},
+            )
+            self._saved = None
         with translate_errors("running on the provider"), cancellable_run_options(cancel) as options:
             self._session.run_with_iobinding(binding.bound, options)
         return made
