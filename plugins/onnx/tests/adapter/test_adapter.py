@@ -25,7 +25,7 @@ from backbay_onnx.adapter import provider as providers
 from backbay_onnx.adapter.backend import ProviderBackend
 from backbay_onnx.adapter.precision import measured_precision, parse_precision
 from backbay_onnx.adapter.provider import Provider, assignment, find_provider
-from backbay_onnx.adapter.provider_graph import provider_graph
+from backbay_onnx.adapter.provider_graph import try_models
 
 CPU, DECLINING = "builtin:CPUExecutionProvider", "builtin:AzureExecutionProvider"
 UNKNOWN = {
@@ -45,7 +45,7 @@ FOLDED = "ONNX Runtime finds a constant, and leaves no node to CPUExecutionProvi
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
     yield
-    provider_graph.cache_clear()
+    try_models.cache_clear()
     find_provider.cache_clear()
 
 

@@ -49,6 +49,9 @@ class ProviderBackend(KernelBackend):
         "precision": Option(
             MEASURED, parse_precision, "measured, or declared: f32, f16, bf16, or f16/f32 for sums in f32"
         ),
+        "save": Option(
+            "", str, "a folder for each model that the provider gets, and the inputs of its first run"
+        ),
     }
 
     def start(self) -> None:
@@ -125,6 +128,7 @@ class ProviderBackend(KernelBackend):
     def _session(self, graph: Graph, node: Node | None = None) -> ProviderGraph:
         threads = self.params.num_threads or usable_cores()
         try:
-            return provider_graph(SessionKey(self.provider, threads, graph.shape_key(), graph))
+            key = SessionKey(self.provider, threads, graph.shape_key(), graph, self.option_values["save"])
+            return provider_graph(key)
         except RefusalError as refusal:
             raise RefusalError(refusal.reason, node) from None

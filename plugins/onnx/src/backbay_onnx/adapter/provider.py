@@ -14,6 +14,7 @@ from backbay import BackbayError, BackendUnavailableError, OptionError, RefusalE
 from ..session.providers import HOST_PROVIDER
 from ..session.runtime import load_runtime, translate_errors
 from ..session.session import DISABLED
+from .node_separation import INNER, separate_nodes
 
 BUILTIN = "builtin:"
 PATHS = ("get_library_path", "library_path")  # functions of packages that bring a provider
@@ -32,27 +33,36 @@ class Provider:
         try:
             with translate_errors(f"creating a session on {self.name}"):
                 session = self._session(model, threads, fallback=False)
-        except BackbayError as error:
-            try:
-                with translate_errors("creating a session with a fallback"):
-                    left = self._others(assignment(self._session(model, threads, fallback=True)))
-            except BackbayError:  # nor does it work with a fallback
-                raise error from None
-            if not left:
-                raise
-            raise RefusalError(f"{self.name} does not take {left}") from None
+        except BackbayError:
+            if left := self._left_ops(model, threads):
+                raise RefusalError(self._reason(left, model, threads)) from None
+            raise
         assigned = assignment(session)
         if not assigned:
             raise RefusalError(f"ONNX Runtime finds a constant, and leaves no node to {self.name}")
-        if left := self._others(assigned):
+        if declined := ", ".join(self._others(assigned)):
             raise RefusalError(
-                f"{self.name} has declined {left} in silence: ONNX Runtime would run it elsewhere"
+                f"{self.name} has declined {declined} in silence: ONNX Runtime would run it elsewhere"
             )
         return session
 
-    def _others(self, assigned: Iterable[tuple[str, str]]) -> str:
+    def _others(self, assigned: Iterable[tuple[str, str]]) -> list[str]:
         """The ops that are assigned to others."""
-        return ", ".join(dict.fromkeys(op for owner, op in assigned if owner != self.name))
+        return [*dict.fromkeys(op for owner, op in assigned if owner != self.name)]
+
+    def _left_ops(self, model: bytes, threads: int) -> list[str]:
+        """The ops that the provider leaves to others in a session that allows it; none if there is no such session."""
+        try:
+            with translate_errors("creating a session with a fallback"):
+                return self._others(assignment(self._session(model, threads, fallback=True)))
+        except BackbayError:
+            return []
+
+    def _reason(self, left: list[str], model: bytes, threads: int) -> str:
+        """Why a model is refused. A provider may leave, with a node that it does not take, all nodes around it."""
+        alone = self._left_ops(separate_nodes(model), threads) if len(left) > 1 else left
+        refused = [op for op in left if op in alone]
+        return f"{self.name} does not take {', '.join(refused or left)}"
 
     def _session(self, model: bytes, threads: int, *, fallback: bool) -> Any:
         ort = load_runtime()
@@ -72,9 +82,10 @@ class Provider:
 
 
 def assignment(session: Any) -> list[tuple[str, str]]:
-    """The provider and the op of each node of a session, as ONNX Runtime has recorded them."""
+    """The provider and the op of each node of a session, as ONNX Runtime has recorded them; a loop is one node."""
     parts = session.get_provider_graph_assignment_info()
-    return [(part.ep_name, node.op_type) for part in parts for node in part.get_nodes()]
+    nodes = [(part.ep_name, node) for part in parts for node in part.get_nodes()]
+    return [(owner, node.op_type) for owner, node in nodes if not node.name.startswith(INNER)]
 
 
 @cache

@@ -78,6 +78,7 @@ class LoweringSettings:
     exported: bool = False  # the model is to run without this backend's buffers
     standard: bool = False  # it has ops of the ONNX standard alone, where they have a form in these
     plain: bool = False  # of these, those that all engines know: no norms, Gelu, Softplus, Softmax, Tile, rotary embeddings
+    foreign: bool = False  # the engine is not ONNX Runtime's CPU: it gets nodes that this one computes badly
     names: Mapping[int, str] = field(default_factory=dict)  # of inputs and outputs, by node index
 
 

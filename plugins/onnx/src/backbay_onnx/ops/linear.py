@@ -18,7 +18,10 @@ TRIANGLES = {"upper-diag": (1, 0), "upper": (1, 1), "lower-diag": (0, 0), "lower
 def diag(g: Lowering, x: Operand) -> str:
     """Repeat the rows, and cut off both triangles: a Where would lose the sign of zeros."""
     rank = max(x.rank, 2)
-    value = g.expanded(x.of_rank(rank), [x.dim(0), x.dim(0), *x.dims(rank)[2:]])
+    sizes = [x.dim(0), x.dim(0), *x.dims(rank)[2:]]
+    if x.is_empty():  # ONNX Runtime expands no 1 to 0
+        return g.zeros(sizes)
+    value = g.expanded(x.of_rank(rank), sizes)
     return _triangle(g, x, _triangle(g, x, value, "lower-diag"), "upper-diag")
 
 

@@ -17,6 +17,11 @@ def _affine(b: Lowering, y: str, weight: Operand | None, bias: Operand | None) -
     return y if bias is None else b.add("Add", y, bias.of_rank(1))
 
 
+def _scale(b: Lowering, x: Operand, weight: Operand | None) -> str:
+    """The weight of a norm, which its node must have."""
+    return weight.of_rank(1) if weight is not None else b.filled(np.array(1, np.float32), [x.dim(0)])
+
+
 @kernel(ops.softmax, working_memory=nothing)
 def softmax(b: Lowering, x: Operand) -> str:
     if x.is_empty():  # WebGPU refuses no rows, and rows of nothing end the process
@@ -32,6 +37,10 @@ def softmax(b: Lowering, x: Operand) -> str:
 def layer_norm(
     b: Lowering, x: Operand, weight: Operand | None = None, bias: Operand | None = None, eps: float = 1e-5
 ) -> str:
+    if b.settings.foreign and not x.is_empty():
+        affine = [_scale(b, x, weight), *([bias.of_rank(1)] if bias else [])]
+        y = b.add("LayerNormalization", last_axis(x), *affine, axis=-1, epsilon=eps)
+        return original_rank(b, y, x)
     y = subtract_mean(b, x)  # ONNX Runtime's own kernel subtracts squares of sums, which loses digits
     variance = mean_of(b, b.add("Mul", y, y), x)
     y = b.add("Div", y, b.add("Sqrt", b.add("Add", variance, b.number(eps))))
@@ -44,8 +53,9 @@ def rms_norm(b: Lowering, x: Operand, weight: Operand | None = None, eps: float 
         mean = mean_of(b, b.add("Mul", last_axis(x), last_axis(x)), x)
         root = b.add("Sqrt", b.add("Add", mean, b.number(eps)))
         return original_rank(b, _affine(b, b.add("Div", last_axis(x), root), weight, None), x)
-    scale = weight.of_rank(1) if weight is not None else b.filled(np.array(1, np.float32), [x.dim(0)])
-    return original_rank(b, b.add("RMSNormalization", last_axis(x), scale, axis=-1, epsilon=eps), x)
+    return original_rank(
+        b, b.add("RMSNormalization", last_axis(x), _scale(b, x, weight), axis=-1, epsilon=eps), x
+    )
 
 
 @kernel(ops.l2_norm, working_memory=receivers)
