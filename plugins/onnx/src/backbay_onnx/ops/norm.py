@@ -38,7 +38,7 @@ def layer_norm(
     b: Lowering, x: Operand, weight: Operand | None = None, bias: Operand | None = None, eps: float = 1e-5
 ) -> str:
     if b.settings.foreign and not x.is_empty():
-        affine = [_scale(b, x, weight), *([bias.of_rank(1)] if bias else [])]
+        affine = [_scale(b, x, weight), *([bias.of_rank(1)] if bias is not None else [])]
         y = b.add("LayerNormalization", last_axis(x), *affine, axis=-1, epsilon=eps)
         return original_rank(b, y, x)
     y = subtract_mean(b, x)  # ONNX Runtime's own kernel subtracts squares of sums, which loses digits
