@@ -27,7 +27,8 @@ def _rows() -> Iterator[list[str]]:
         wrong = counts["failed"] + counts["known"] - len(failed_again(record))
         numbers = counts["passed"], wrong, counts["unsupported"]
         link = f"[{entry.version}]({folder.relative_to(REGISTER)})"
-        yield [entry.title, link, record["size"], *(f"{n:,}" for n in numbers), entry.level]
+        run = f"{record['size']}, few shapes" if record.get("few_shapes") else record["size"]
+        yield [entry.title, link, run, *(f"{n:,}" for n in numbers), entry.level]
 
 
 if __name__ == "__main__":
