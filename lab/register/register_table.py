@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from register_data import REGISTER, folders_of_entries
 
-from backbay_register.consistency import failed_again
 from backbay_register.entry import CERTIFICATE, Entry, read_record
+from backbay_register.levels import failed_again
 
 README = REGISTER / "README.md"
 PLACE = re.compile(r"(made by `make docs` -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -17,6 +17,7 @@ from backbay_conformance.suite.extensions import load_extensions
 from backbay_conformance.suite.lab import SCENARIOS
 
 from .drawn_calls import CellKey, DrawnGroup, RunPlan, declined_by, drawn_groups
+from .levels import failed_again
 
 Said = Mapping[str, Any]
 """A certificate, or the record of a run that earned none, as JSON has it."""
@@ -101,11 +102,6 @@ def _calls_by_group(said: Said) -> dict[str, Counter[str]]:
     for each in failed_again(said):
         counts[each["item"].rpartition("/")[0]][each.get("dtype", "")] -= 1
     return {group: +row for group, row in counts.items()}
-
-
-def failed_again(said: Said) -> list[Said]:
-    """The failures of an earlier run that were tried again; no seed draws them."""
-    return [each for each in said.get("failures", ()) if each["item"].endswith("/again")]
 
 
 def is_of_the_suite(group: str) -> bool:

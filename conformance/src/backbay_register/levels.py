@@ -51,6 +51,11 @@ def _nothing_fails(said: Said) -> bool:
     return said["size"] in ("default", "nightly") and whole and not counts["failed"] + counts.get("known", 0)
 
 
+def failed_again(said: Said) -> list[Said]:
+    """The failures of an earlier run that were tried again; no seed draws them."""
+    return [each for each in said.get("failures", ()) if each["item"].endswith("/again")]
+
+
 def waivers(said: Said) -> Iterator[str]:
     """What a reader must know beside the level: nothing of it is hidden by a badge."""
     counts = said["counts"]
@@ -58,7 +63,7 @@ def waivers(said: Said) -> Iterator[str]:
         yield f"{counts['failed']:,} calls fail"
     if counts.get("known"):
         yield f"{counts['known']:,} calls fail as known"
-    left_out = said.get("planned", 0) - sum(counts.values())
+    left_out = said.get("planned", 0) - sum(counts.values()) + len(failed_again(said))
     if left_out > 0:
         yield f"{left_out:,} calls left out, of ops that end the process again and again"
     if said.get("few_shapes"):
