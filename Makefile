@@ -138,6 +138,8 @@ SHAPES ?=
 JUDGED = $(VENV)/judge-$(ENGINE)
 KNOWN = $(addprefix --known ,$(wildcard plugins/onnx/known-failures-$(ENGINE).txt))
 
+judge judge-ggml: export BACKBAY_NO_CACHE = 1  # what failed in an earlier run is not tried again
+
 judge: $(JUDGED)/.installed  ## the suite on a package with an execution provider, and its entry in register/: make judge ENGINE=onnxruntime-openvino SIZE=default SHAPES=--few-shapes
 	rm -f $(JUDGED)/report.json
 	$(JUDGED)/bin/backbay conform ort --option ep=$(EP) --size $(SIZE) $(SHAPES) --json $(JUDGED)/report.json $(KNOWN); status=$$?; \
