@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from tinygrad import Tensor, TinyJit, Variable, dtypes
 from tinygrad.dtype import _from_np_dtype
-from tinygrad.helpers import CACHELEVEL, PARALLEL
+from tinygrad.helpers import CACHELEVEL, LRU, PARALLEL
 
 from backbay import ops
 from backbay.kernels import array_kernels, count_temporaries
@@ -197,6 +197,7 @@ class TinygradBackend(GraphBackend):
     engine = TinygradEngine()
 
     def start(self) -> None:
+        LRU.value = 0  # else it keeps the memory of tensors that are gone
         CACHELEVEL.value = 0  # its cache on the disk serves one thread only
         PARALLEL.value = 0  # no processes that compile: they take more time than small programs
         super().start()
