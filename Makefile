@@ -192,17 +192,19 @@ dist-cuda: $(VENV)/.test-tools $(VENV)/cuda/.installed  ## build backbay-ggml-cu
 	mkdir -p dist/cuda && cp $(VENV)/cuda-compile/dist/* dist/cuda/
 
 backend-jax: SHAPES = --few-shapes
-backend-mlx: PROOF = $(KNOWN_OF_IT) --json $(RECORD)
-backend-mlx: RECORD = $(VENV)/mlx/report.json
+backend-tinygrad: SHAPES = --few-shapes --size smoke  # a default run takes hours
+backend-mlx backend-tinygrad: PROOF = $(KNOWN_OF_IT) --json $(RECORD)
+backend-mlx backend-tinygrad: RECORD = $(VENV)/$*/report.json
 backend-mlx: KNOWN_OF_IT = --known $(FOLDER)/known-failures.txt
 backend-torch: TITLE = PyTorch
 backend-jax: TITLE = JAX
 backend-mlx: TITLE = MLX
+backend-tinygrad: TITLE = tinygrad
 backend-wgpu: TITLE = wgpu (WebGPU)
 backend-%: PROOF = --certify $(FOLDER)/proof
 backend-%: RECORD = $(FOLDER)/proof/$*-certificate.json
 backend-%: FOLDER = $(firstword $(wildcard plugins/$* examples/backends/$*))
-backend-torch backend-jax backend-mlx backend-wgpu: backend-%:  # plugins/torch, plugins/jax, or one of examples/backends: an environment of its own, its tests, the suite, with a certificate if no failure is known, and its entry in register/
+backend-torch backend-jax backend-mlx backend-tinygrad backend-wgpu: backend-%:  # plugins/torch, plugins/jax, or one of examples/backends: an environment of its own, its tests, the suite, with a certificate if no failure is known, and its entry in register/
 	rm -rf $(addsuffix /build,core plugins/cpu_ref conformance apps/engine $(FOLDER))  # an old build would put files into the wheels that are gone
 	$(PYTHON) -m venv $(VENV)/$*
 	$(VENV)/$*/bin/python -m pip install ./core ./plugins/cpu_ref ./conformance ./apps/engine ./$(FOLDER) pytest

@@ -3,7 +3,7 @@
 project: tinygrad
 needs: tinygrad
 effect: the result is no order of the elements
-workaround: none, no backend here runs on it
+workaround: examples/backends/tinygrad/src/backbay_tinygrad/backend.py: def argsort
 thread: none found
 shown: 0.14.0
 right: none

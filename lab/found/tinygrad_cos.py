@@ -3,7 +3,7 @@
 project: tinygrad
 needs: tinygrad
 effect: an angle of 2872, as a rope has, is wrong in the sixth digit, and one of 1e9 in the first
-workaround: none, no backend here runs on it
+workaround: examples/backends/tinygrad/src/backbay_tinygrad/backend.py: cos=
 thread: none found
 shown: 0.14.0
 right: none

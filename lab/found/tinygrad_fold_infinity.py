@@ -3,7 +3,7 @@
 project: tinygrad
 needs: tinygrad
 effect: an infinity or a NaN goes unnoticed
-workaround: none, no backend here runs on it
+workaround: examples/backends/tinygrad/src/backbay_tinygrad/backend.py: def apart; examples/backends/tinygrad/src/backbay_tinygrad/backend.py: def scale
 thread: https://github.com/tinygrad/tinygrad/pull/4982
 shown: 0.14.0
 right: none

@@ -3,7 +3,7 @@
 project: tinygrad
 needs: tinygrad
 effect: numbers keep bits that float16 has not, and none beyond 65504 becomes infinite
-workaround: none, no backend here runs on it
+workaround: examples/backends/tinygrad/src/backbay_tinygrad/backend.py: def stored
 thread: https://github.com/tinygrad/tinygrad/pull/18164
 shown: 0.14.0
 right: none

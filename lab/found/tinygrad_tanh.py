@@ -3,7 +3,7 @@
 project: tinygrad
 needs: tinygrad
 effect: tanh(1e-7) is 1.2e-7
-workaround: none, no backend here runs on it
+workaround: examples/backends/tinygrad/src/backbay_tinygrad/backend.py: def tanh
 thread: none found
 shown: 0.14.0
 right: none
