@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distributions, version
@@ -35,6 +36,8 @@ from .levels import badge, level_of
 OF_A_FAILURE = ("item", "dtype", "check", "message", "call", "script", "count")
 OF_A_HUNT = "profile", "name", "dtype", "extremes"
 LONGEST = 400  # characters of a failure's message
+FOLDERS = re.compile(r"(?<![\w.:/-])/(?:[^\s/:'\"]+/)+")
+"""The folders of a file in a message: they are those of the machine, or of who built the engine."""
 UNSAFE = set('/\\:*?"<>| ')
 
 
@@ -167,7 +170,7 @@ def this_machine() -> str:
 
 def _failure(outcome: Mapping[str, Any]) -> dict[str, Any]:
     own = {key: outcome[key] for key in OF_A_FAILURE if key in outcome}
-    return {**own, "message": own.get("message", "")[:LONGEST]}
+    return {**own, "message": FOLDERS.sub("", own.get("message", ""))[:LONGEST]}
 
 
 def _line(distribution: str, folder: Path) -> str:

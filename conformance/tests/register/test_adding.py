@@ -43,6 +43,14 @@ def test_a_run_that_failed_is_an_entry_with_its_failures(report: Path, tmp_path:
     assert entry.files.keys() == {CERTIFICATE, KNOWN, LOCK}
 
 
+def test_a_message_names_files_without_the_folders_of_a_machine(report: Path, tmp_path: Path) -> None:
+    told, path = json.loads(report.read_text()), tmp_path / "told.json"
+    told["failures"][0]["message"] = "aborted: /home/me/src/ggml.c:32: https://example.org/a/b, 1/2, lib/x.py"
+    path.write_text(json.dumps(told))
+    said = read_record(add(path, Submission("broken", version="2.0"), tmp_path) / CERTIFICATE)
+    assert said["failures"][0]["message"] == "aborted: ggml.c:32: https://example.org/a/b, 1/2, lib/x.py"
+
+
 def test_an_entry_is_checked_by_the_command(
     report: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
