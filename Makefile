@@ -138,13 +138,16 @@ SHAPES ?=
 JUDGED = $(VENV)/judge-$(ENGINE)
 KNOWN = $(addprefix --known ,$(wildcard plugins/onnx/known-failures-$(ENGINE).txt))
 
-judge judge-ggml: export BACKBAY_NO_CACHE = 1  # what failed in an earlier run is not tried again
+# What failed in an earlier run is not tried again.
+judge judge-ggml: export BACKBAY_NO_CACHE = 1
+# $(call judged,BACKEND WITH OPTIONS,ENGINE WITH OPTIONS): the suite, and the entry if it has written a report.
+judged = rm -f $(JUDGED)/report.json; \
+	$(JUDGED)/bin/backbay conform $(1) --size $(SIZE) $(SHAPES) --json $(JUDGED)/report.json $(KNOWN); status=$$?; \
+	[ -e $(JUDGED)/report.json ] || exit $$status; \
+	$(JUDGED)/bin/backbay register add $(JUDGED)/report.json --engine $(2) $(KNOWN) && exit $$status
 
 judge: $(JUDGED)/.installed  ## the suite on a package with an execution provider, and its entry in register/: make judge ENGINE=onnxruntime-openvino SIZE=default SHAPES=--few-shapes
-	rm -f $(JUDGED)/report.json
-	$(JUDGED)/bin/backbay conform ort --option ep=$(EP) --size $(SIZE) $(SHAPES) --json $(JUDGED)/report.json $(KNOWN); status=$$?; \
-		[ -e $(JUDGED)/report.json ] || exit $$status; \
-		$(JUDGED)/bin/backbay register add $(JUDGED)/report.json --engine $(ENTRY) $(KNOWN) && exit $$status
+	$(call judged,ort --option ep=$(EP),$(ENTRY))
 
 # The libraries of these packages, by their places in the folder that packages are installed in.
 LIBRARY_pywhispercpp = pywhispercpp.libs
@@ -158,10 +161,9 @@ judge-ggml:  ## the suite on the libggml of another package, with nothing avoide
 	$(JUDGED)/bin/python -m pip install ./core ./plugins/cpu_ref ./plugins/native ./conformance "cffi>=1.17,<3" $(PACKAGE)
 	$(JUDGED)/bin/python -m pip install --no-deps ./plugins/ggml  # without a libggml of ours
 	export BACKBAY_GGML_LIB="$$($(JUDGED)/bin/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')/$(LIBRARY_$(PACKAGE))"; \
-		$(JUDGED)/bin/backbay conform ggml --avoid nothing --size $(SIZE) --json $(JUDGED)/report.json $(KNOWN); status=$$?; \
-		$(JUDGED)/bin/backbay register add $(JUDGED)/report.json --engine ggml --title "ggml alone" --distribution $(PACKAGE) \
-			--version "$$($(JUDGED)/bin/python -c 'from backbay_ggml.library.library import load_library; print(load_library().version)')" \
-			--note "BACKBAY_GGML_LIB named this package's library." $(KNOWN) && exit $$status
+		version="$$($(JUDGED)/bin/python -c 'from backbay_ggml.library.library import load_library; print(load_library().version)')"; \
+		$(call judged,ggml --avoid nothing,ggml --title "ggml alone" --distribution $(PACKAGE) --version "$$version" \
+			--note "BACKBAY_GGML_LIB named this package's library.")
 
 vulkan: $(VENV)/vulkan/.installed  ## the suite and the tiny model on ggml's Vulkan, with a GPU made of software; takes an hour or more
 	$(VENV)/vulkan/bin/python -m pip install --no-deps --force-reinstall $(VENV)/software-vulkan/dist/*.whl
@@ -191,9 +193,9 @@ dist-cuda: $(VENV)/.test-tools $(VENV)/cuda/.installed  ## build backbay-ggml-cu
 	BACKBAY_GPU_WHEEL="$$(ls $(VENV)/cuda-compile/dist/*.whl)" $(BIN)/python -m pytest plugins/ggml/lib/tests/test_gpu_wheel.py
 	mkdir -p dist/cuda && cp $(VENV)/cuda-compile/dist/* dist/cuda/
 
-backend-jax: SHAPES = --few-shapes
-backend-tinygrad: SHAPES = --few-shapes --size smoke  # a default run takes hours
-backend-mlx backend-tinygrad: PROOF = $(KNOWN_OF_IT) --json $(RECORD)
+backend-jax backend-tinygrad: SHAPES = --few-shapes
+backend-mlx: PROOF = $(KNOWN_OF_IT) --json $(RECORD)
+backend-tinygrad: PROOF = --size smoke --json $(RECORD)
 backend-mlx backend-tinygrad: RECORD = $(VENV)/$*/report.json
 backend-mlx: KNOWN_OF_IT = --known $(FOLDER)/known-failures.txt
 backend-torch: TITLE = PyTorch
