@@ -26,12 +26,14 @@ PROJECTS = {
     "ggml": ["ggml", "ggml on Vulkan", "ggml-python"],
     "jax": ["JAX"],
     "mlx": ["MLX"],
+    "nxrt-ep-cpu": ["nxrt-ep-cpu"],
     "onnxruntime": ["ONNX Runtime"],
     "onnxruntime-each": ["ONNX Runtime"],
     "onnxruntime-ggml": ["onnxruntime-ggml"],
     "onnxruntime-openvino": ["ONNX Runtime on OpenVINO"],
+    "onnxruntime-webgpu": ["ONNX Runtime on WebGPU"],
     "tinygrad": ["tinygrad"],
-    "webgpu": ["ONNX Runtime on WebGPU"],
+    "xla-cpu-pjrt": ["xla-cpu-pjrt"],
 }
 """The projects in lab/found whose faults are those of an engine, by its folder."""
 Json = dict[str, Any]

@@ -100,8 +100,8 @@ def _calls_by_group(said: Said) -> dict[str, Counter[str]]:
         row = counts.setdefault(f"{line['profile']}/{line['name']}", Counter())
         row[line["dtype"]] += sum(line.get(count, 0) for count in COUNTED)
     for each in failed_again(said):
-        counts[each["item"].rpartition("/")[0]][each.get("dtype", "")] -= 1
-    return {group: +row for group, row in counts.items()}
+        counts.setdefault(each["item"].rpartition("/")[0], Counter())[each.get("dtype", "")] -= 1
+    return counts
 
 
 def is_of_the_suite(group: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,7 +24,6 @@ from backbay_onnx.adapter import provider as providers
 from backbay_onnx.adapter.backend import ProviderBackend
 from backbay_onnx.adapter.precision import measured_precision, parse_precision
 from backbay_onnx.adapter.provider import Provider, assignment, find_provider
-from backbay_onnx.adapter.provider_graph import try_models
 
 CPU, DECLINING = "builtin:CPUExecutionProvider", "builtin:AzureExecutionProvider"
 UNKNOWN = {
@@ -40,13 +38,6 @@ UNKNOWN = {
 }
 """Nodes that some providers do not take."""
 FOLDED = "ONNX Runtime finds a constant, and leaves no node to CPUExecutionProvider"
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    yield
-    try_models.cache_clear()
-    find_provider.cache_clear()
 
 
 def tried(ep: str, *ops: str, **options: Any) -> Report:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,18 +16,10 @@ from backbay_conformance import Report, run
 from backbay_onnx.adapter import provider_graph
 from backbay_onnx.adapter.backend import ProviderBackend
 from backbay_onnx.adapter.model_files import save_model
-from backbay_onnx.adapter.provider import Provider, assignment, find_provider
-from backbay_onnx.adapter.provider_graph import try_models
+from backbay_onnx.adapter.provider import Provider, assignment
 
 CPU = "builtin:CPUExecutionProvider"
 README = Path(__file__).parents[2] / "README.md"
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    yield
-    try_models.cache_clear()
-    find_provider.cache_clear()
 
 
 def tried(op: str, **options: Any) -> Report:

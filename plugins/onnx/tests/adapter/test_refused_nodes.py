@@ -15,7 +15,6 @@ from backbay_conformance import run
 from backbay_onnx.adapter.backend import ProviderBackend
 from backbay_onnx.adapter.node_separation import INNER, separate_nodes
 from backbay_onnx.adapter.provider import Provider
-from backbay_onnx.adapter.provider_graph import try_models
 from backbay_onnx.lowering.model_builder import values_read
 
 CPU = "CPUExecutionProvider"
@@ -102,4 +101,3 @@ def test_a_refused_graph_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
         report = run(ProviderBackend, ops=["neg"], size="tiny", options=params.options)
         assert report.refusals
     assert len(tried) == len(set(tried))
-    try_models.cache_clear()
