@@ -140,11 +140,12 @@ KNOWN = $(addprefix --known ,$(wildcard plugins/onnx/known-failures-$(ENGINE).tx
 
 # What failed in an earlier run is not tried again.
 judge judge-ggml: export BACKBAY_NO_CACHE = 1
-# $(call judged,BACKEND WITH OPTIONS,ENGINE WITH OPTIONS): the suite, and the entry if it has written a report.
+# $(call judged,BACKEND WITH OPTIONS,ENGINE WITH OPTIONS): the suite, and the entry if it has written a report;
+# a smoke run replaces no entry of a default run. The status is the suite's.
 judged = rm -f $(JUDGED)/report.json; \
 	$(JUDGED)/bin/backbay conform $(1) --size $(SIZE) $(SHAPES) --json $(JUDGED)/report.json $(KNOWN); status=$$?; \
 	[ -e $(JUDGED)/report.json ] || exit $$status; \
-	$(JUDGED)/bin/backbay register add $(JUDGED)/report.json --engine $(2) $(KNOWN) && exit $$status
+	$(JUDGED)/bin/backbay register add $(JUDGED)/report.json --engine $(2) $(KNOWN); exit $$status
 
 judge: $(JUDGED)/.installed  ## the suite on a package with an execution provider, and its entry in register/: make judge ENGINE=onnxruntime-openvino SIZE=default SHAPES=--few-shapes
 	$(call judged,ort --option ep=$(EP),$(ENTRY))

@@ -110,3 +110,19 @@ def test_one_wrong_one_missing_and_one_that_exits(python: Path, tmp_path: Path) 
         if outcome["item"].startswith("graph/composites"):
             guilty = "sigmoid" if outcome["check"] == "crash" else "wrong by themselves: softmax"
             assert guilty in outcome["call"] + outcome["message"]
+
+
+def test_the_script_for_any_ci_gives_its_variables_to_the_command(tmp_path: Path) -> None:
+    script = Path(__file__).parents[1] / "action" / "conform.sh"
+    command = tmp_path / "backbay"
+    command.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    command.chmod(0o755)
+    own = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "REPORT": str(tmp_path), "BACKEND": "ort"}
+    usual, options = ["--seed", "0"], ["--option", "ep=their_provider", "--option", "precision=f16"]
+    judged = {"OPTIONS": "ep=their_provider precision=f16", "SIZE": "smoke", "KNOWN": "their known.txt"}
+    for more, words in (
+        ({}, ["--size", "default", *usual]),
+        (judged, ["--size", "smoke", *usual, *options, "--known", "their known.txt"]),
+    ):
+        told = subprocess.run(["bash", script], env=own | more, text=True, capture_output=True, check=True)
+        assert told.stdout.splitlines()[: 3 + len(words)] == ["conform", "ort", *words, "--json"]

@@ -13,6 +13,7 @@ from typing import Any
 
 from backbay import BackbayError
 from backbay_conformance.report.certificate import CERTIFIED, OF_AN_OP, TITLE
+from backbay_conformance.runner.selection import CALLS_BY_SIZE
 
 from .entry import (
     BADGE,
@@ -58,10 +59,17 @@ class Submission:
 
 
 def add(source: Path, told: Submission, register: Path) -> Path:
-    """Write the folder of an entry, and give its path."""
+    """Write the folder of an entry, and give its path. A run of a smaller size replaces no entry."""
     said = record_of(read_json(source), source)
     own = version_of(told)
     folder = register / _safe(told.engine) / _safe(own)
+    if (folder / CERTIFICATE).exists():
+        sizes, there = list(CALLS_BY_SIZE), read_record(folder / CERTIFICATE)["size"]
+        if sizes.index(said["size"]) < sizes.index(there):
+            raise BackbayError(
+                f"{folder} stays: it tells of a run of size {there}, and this was one of size {said['size']}; "
+                "remove it first, if this one is to replace it"
+            )
     folder.mkdir(parents=True, exist_ok=True)
     _write_json(folder / CERTIFICATE, said)
     (folder / LOCK).write_text(told.lock.read_text() if told.lock else frozen_environment())

@@ -51,6 +51,19 @@ def test_a_message_names_files_without_the_folders_of_a_machine(report: Path, tm
     assert said["failures"][0]["message"] == "aborted: ggml.c:32: https://example.org/a/b, 1/2, lib/x.py"
 
 
+def test_a_smaller_run_replaces_no_entry(report: Path, tmp_path: Path) -> None:
+    told, larger = json.loads(report.read_text()), tmp_path / "larger.json"
+    larger.write_text(json.dumps({**told, "size": "default"}))
+    folder = add(larger, Submission("broken", version="2.0"), tmp_path)
+    before = (folder / CERTIFICATE).read_bytes()
+    with pytest.raises(
+        BackbayError, match=r"2.0 stays: it tells of a run of size default, .* size smoke; remove"
+    ):
+        add(report, Submission("broken", version="2.0"), tmp_path)
+    assert (folder / CERTIFICATE).read_bytes() == before
+    add(larger, Submission("broken", version="2.0"), tmp_path)
+
+
 def test_an_entry_is_checked_by_the_command(
     report: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -87,6 +87,7 @@ def test_what_lessens_a_level_is_told_beside_it() -> None:
     told = " ".join(waivers(said))
     for part in (
         "1 calls fail as known",
+        "1 of them in core",
         "few shapes",
         "profiles left out: quant",
         "1 of 2 ops",

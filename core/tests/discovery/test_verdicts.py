@@ -42,7 +42,9 @@ def test_a_plugin_that_hangs_is_waited_for_once(environment: Environment, marks:
     environment.install_backend("good", GOOD)
     first, second = environment.python(CHOOSE_SOON), environment.python(CHOOSE)
     assert marks.read_text() == "x"
-    assert re.search("trying these backends on this machine, for up to 300 s: .*hang$", first.stderr)
+    assert re.search(
+        "checking that these backends work on this machine, for up to 300 s: .*hang$", first.stderr
+    )
     assert first.stdout.startswith("good: it works (not hang: it hung while")
     assert "`backbay doctor` tries it again" in second.stdout
     assert second.stderr == ""

@@ -107,7 +107,7 @@ def _probe_together(entries: Sequence[BackendEntry], timeout: float) -> list[Pro
             late = wait(futures, PATIENCE).not_done
             if late:
                 names = ", ".join(sorted(futures[future].name for future in late))
-                told = "trying these backends on this machine, for up to %g s: %s"
+                told = "checking that these backends work on this machine, for up to %g s: %s"
                 logger.warning(told, timeout + GRACE, names)
             return [future.result() for future in futures]
         except BaseException:  # Ctrl-C shall not wait for a backend that hangs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 
 from .library.location import INSTALL, OURS, REBUILD
 
+REASON = re.compile(r"Could NOT find|: (fatal )?error: ")  # of CMake and of compilers
 DESCRIPTION = f"Build {OURS} again in this environment, with further options of ggml."
 
 
@@ -37,6 +39,24 @@ def build_command() -> list[str]:
     return [*pip, source_folder()]
 
 
+def build(added: str) -> int:
+    """Let pip build and install, and repeat at the end why it could not: its output is long."""
+    reasons = []
+    environment = os.environ | {"CMAKE_ARGS": added}
+    with subprocess.Popen(
+        build_command(), env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as pip:
+        assert pip.stdout is not None
+        for line in pip.stdout:
+            sys.stdout.write(line)
+            sys.stdout.flush()
+            reasons += [line.strip()] if REASON.search(line) else []
+    if pip.returncode:
+        sys.stdout.write(f"\n{OURS} was not built, and what was installed before is as it was.\n")
+        sys.stdout.writelines(f"  {reason}\n" for reason in dict.fromkeys(reasons[:5]))
+    return pip.returncode
+
+
 def main(arguments: Sequence[str]) -> int:
     """Build and install the library, or show the command."""
     parser = argparse.ArgumentParser(prog=REBUILD, description=DESCRIPTION, allow_abbrev=False)
@@ -50,10 +70,10 @@ def main(arguments: Sequence[str]) -> int:
         help="for CMake, as in -DGGML_CUDA=ON",
     )
     given = parser.parse_args(arguments)
-    added, run = cmake_options([f"-D{option}" for option in given.options]), build_command()
-    sys.stdout.write(f"CMAKE_ARGS={shlex.quote(added)} {shlex.join(run)}\n")
+    added = cmake_options([f"-D{option}" for option in given.options])
+    sys.stdout.write(f"CMAKE_ARGS={shlex.quote(added)} {shlex.join(build_command())}\n")
     sys.stdout.flush()
-    return 0 if given.show else subprocess.call(run, env=os.environ | {"CMAKE_ARGS": added})
+    return 0 if given.show else build(added)
 
 
 if __name__ == "__main__":

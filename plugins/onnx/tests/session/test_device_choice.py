@@ -7,7 +7,7 @@ import pytest
 import backbay
 from backbay import BackendParams, BackendUnavailableError, DType, GPULayers, GPULayersList, OptionError
 from backbay_onnx.backend import OnnxBackend
-from backbay_onnx.session.device import HOST, choose_device, provider_device
+from backbay_onnx.session.device import HOST, choose_device, installation, provider_device, why_unusable
 from backbay_onnx.session.providers import GPU_PROVIDERS
 from backbay_onnx.session.runtime import load_runtime
 
@@ -50,6 +50,30 @@ def test_a_provider_that_cannot_run_sessions_is_refused_with_the_reason(params: 
         BackendUnavailableError, match=r"OpenVINO:0 was asked for.*Reshape.*export --portable"
     ):
         backbay.open(None, backend="onnx", params=params)
+
+
+@pytest.mark.skipif(not NO_WEBGPU, reason="this ONNX Runtime is built with WebGPU, which may work")
+def test_a_provider_that_is_there_asks_for_its_driver_and_for_no_package(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ort, webgpu = load_runtime(), GPU_PROVIDERS[1]
+    monkeypatch.setattr(ort, "get_available_providers", lambda: [webgpu.name])
+    why = why_unusable.__wrapped__(
+        provider_device(webgpu)
+    )  # ONNX Runtime's CPU code refuses to make its memory
+    assert why.endswith("is a Vulkan driver installed?")
+    assert "pip" not in why
+
+
+def test_a_provider_takes_the_place_of_the_distribution_that_is_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cuda = GPU_PROVIDERS[0]
+    for there in ("onnxruntime", "onnxruntime-webgpu"):
+        monkeypatch.setattr("backbay_onnx.session.device.is_installed", there.__eq__)
+        assert installation(cuda).startswith(f"pip uninstall {there}, then pip install -e")
+    monkeypatch.setattr("backbay_onnx.session.device.is_installed", lambda name: False)
+    assert installation(cuda).startswith("pip install -e")
 
 
 @pytest.mark.parametrize(("limit", "told"), [(None, None), (1 << 30, "1073741824")])

@@ -18,7 +18,7 @@ from backbay import BackendUnavailableError, GPULayers, OptionError
 from backbay.plugin import CPU
 
 from .providers import GPU_PROVIDERS, HOST_PROVIDER, ProviderInfo
-from .runtime import load_runtime
+from .runtime import DISTRIBUTIONS, is_installed, load_runtime
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Device:
         found = session.get_providers()[0]
         if found != self.provider.name:
             raise BackendUnavailableError(
-                f"{self.id} was asked for, but ONNX Runtime uses {found}; remedy: {self.provider.remedy}"
+                f"{self.id} was asked for, but ONNX Runtime uses {found}; is {self.provider.driver} installed?"
             )
 
 
@@ -72,14 +72,22 @@ def why_unusable(device: Device) -> str:
     if provider.refused:
         return provider.refused
     if provider.name not in ort.get_available_providers():
-        return f"not part of the installed ONNX Runtime; to have it: {provider.remedy}"
+        return f"not part of the installed ONNX Runtime; to have it: {installation(provider)}"
     with contextlib.redirect_stdout(io.StringIO()):  # it prints the libraries that it does not find
         ort.preload_dlls()
     try:
         doubled = _doubled(device, np.float32)
     except Exception as error:  # noqa: BLE001  ONNX Runtime's errors share no base class, and a driver may raise any
-        return f"it does not work: {error}; remedy: {provider.remedy}"
-    return "" if doubled == [2, 4] else f"it computes 2 * [1, 2] = {doubled}; remedy: {provider.remedy}"
+        return f"it does not work: {error}; is {provider.driver} installed?"
+    return (
+        "" if doubled == [2, 4] else f"it computes 2 * [1, 2] = {doubled}; is {provider.driver} up to date?"
+    )
+
+
+def installation(provider: ProviderInfo) -> str:
+    """How to install a provider in place of the distribution of ONNX Runtime that is installed."""
+    there = " ".join(name for name in DISTRIBUTIONS if is_installed(name))
+    return f"{f'pip uninstall {there}, then ' if there else ''}pip install {provider.install}"
 
 
 @cache

@@ -19,8 +19,9 @@ class ProviderInfo:
     title: str
     distribution: str  # the package of ONNX Runtime that is built with it
     memory: str  # the kind of memory that sessions are bound to, as OrtDevice and OrtValue name it
-    remedy: str
+    install: str  # what pip installs to have it
     settings: Settings
+    driver: str = ""  # what it needs besides
     has_memory: bool = False  # whether it is the device's own; else each run copies from the host and back
     automatic: bool = False  # whether provider=auto takes it
     flushes_subnormals: bool = False  # whether it reads and makes zeros in their place
@@ -51,7 +52,7 @@ HOST_PROVIDER = ProviderInfo(
     title="ONNX Runtime CPU",
     distribution="onnxruntime",
     memory="cpu",
-    remedy="pip install onnxruntime",
+    install="onnxruntime",
     settings=_no_settings,
 )
 
@@ -63,8 +64,9 @@ GPU_PROVIDERS = (  # "auto" takes the first automatic one that works
         title="ONNX Runtime CUDA",
         distribution="onnxruntime-gpu",
         memory="cuda",
-        remedy='pip uninstall onnxruntime, pip install -e "./plugins/onnx[cuda]" in the clone, and check that a CUDA driver is installed',
+        install='-e "./plugins/onnx[cuda]" in the clone',
         settings=_cuda_settings,
+        driver="NVIDIA's driver",
         has_memory=True,
         automatic=True,
     ),
@@ -75,8 +77,9 @@ GPU_PROVIDERS = (  # "auto" takes the first automatic one that works
         title="ONNX Runtime WebGPU",
         distribution="onnxruntime-webgpu",
         memory="cpu",  # Python can take none of the device's
-        remedy='pip uninstall onnxruntime, pip install -e "./plugins/onnx[webgpu]" in the clone, and check that a Vulkan driver is installed',
+        install='-e "./plugins/onnx[webgpu]" in the clone',
         settings=_no_settings,
+        driver="a Vulkan driver",
         flushes_subnormals=True,
         one_at_a_time=True,
         missing=("FusedMatMul", "Min"),
@@ -91,7 +94,7 @@ GPU_PROVIDERS = (  # "auto" takes the first automatic one that works
         title="ONNX Runtime OpenVINO",
         distribution="onnxruntime-openvino",
         memory="cpu",
-        remedy="pip uninstall onnxruntime, pip install onnxruntime-openvino",
+        install="onnxruntime-openvino",
         settings=_no_settings,
         refused="not by this backend, whose sessions serve all sizes of a structure: OpenVINO takes no Reshape to a rank that it "
         "does not know in advance; `backbay export --portable` fixes the sizes, and uses standard ops alone",
