@@ -33,6 +33,8 @@ PROJECTS = {
     "onnxruntime-openvino": ["ONNX Runtime on OpenVINO"],
     "onnxruntime-webgpu": ["ONNX Runtime on WebGPU"],
     "tinygrad": ["tinygrad"],
+    "torch": ["PyTorch"],
+    "torch-inductor": ["PyTorch"],
     "xla-cpu-pjrt": ["xla-cpu-pjrt"],
 }
 """The projects in lab/found whose faults are those of an engine, by its folder."""

@@ -17,7 +17,7 @@ from . import sequence as sequence
 from . import spatial as spatial
 from .table import extended, kernel, scan_steps, solve_rows
 
-__all__ = ["DeviceTrial", "array_kernels", "choose_device", "count_temporaries", "try_device"]
+__all__ = ["DeviceTrial", "array_kernels", "choose_device", "count_temporaries", "scan_steps", "try_device"]
 
 Function = Callable[..., Any]
 

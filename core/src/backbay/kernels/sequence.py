@@ -92,13 +92,14 @@ def ssm_scan(
     d = xp.logaddexp(xp.zeros_like(dt), dt)  # (sequences, tokens, heads)
     B, C = (xp.repeat(with_rank(m, 4), x.shape[2] // max(m.shape[-2], 1), axis=2) for m in (B, C))
 
+    decay, put = xp.exp(d[..., None] * A), x * d[..., None]
+
     def step(state: Array, now: Sequence[Array]) -> tuple[Array, Array]:
-        x, d, b, c = now  # (sequences, heads, ...)
-        decay = xp.exp(d[..., None] * A)[:, :, None]
-        state = state * decay + b[:, :, None] * (x * d[..., None])[..., None]
+        put, decay, b, c = now  # (sequences, heads, ...)
+        state = state * decay[:, :, None] + b[:, :, None] * put[..., None]
         return state, xp.sum(state * c[:, :, None], axis=-1)
 
-    return join_scan_results(xp, scan, step, state, (x, d, B, C))
+    return join_scan_results(xp, scan, step, state, (put, decay, B, C))
 
 
 @extended(ops.delta_rule)

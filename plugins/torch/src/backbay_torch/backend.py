@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -13,11 +13,11 @@ from array_api_compat import torch as xp
 from backbay import BackendParams, OptionError, ops
 from backbay.gguf import ModelFile
 from backbay.internals import choice_of
-from backbay.kernels import array_kernels, choose_device, count_temporaries
+from backbay.kernels import array_kernels, choose_device, count_temporaries, scan_steps
 from backbay.plugin import CPU, DeviceInfo, DType, GraphBackend, Node, Op, Option, Precision, Spec
 
 from .devices import device_info, torch_devices, trial_of
-from .engine import EAGER, Array, engine_for
+from .engine import EAGER, INDUCTOR, Array, engine_for
 
 PRODUCTS = ops.mulmat, ops.mulmat_full_prec, ops.mulmat_id, ops.conv2d, ops.conv3d, ops.delta_rule
 
@@ -26,7 +26,26 @@ def solve_triangular(a: Array, b: Array, lower: bool, unit_diagonal: bool) -> Ar
     return torch.linalg.solve_triangular(a, b, upper=not lower, unitriangular=unit_diagonal)
 
 
-KERNELS = array_kernels(xp, erfc=torch.special.erfc, solve_triangular=solve_triangular)
+def scan(step: Callable[..., Any], state: Array, sequences: Sequence[Array]) -> tuple[Array, Array]:
+    """As `jax.lax.scan`: inductor compiles one step, where a loop would give it as many as there are tokens."""
+    if len(sequences[0]) < 2:
+        return scan_steps(xp, step, state, sequences)
+
+    def packed(x: Array) -> Array:
+        """A copy: inductor keeps the strides of the trace, and refuses an operand itself as a result."""
+        return x.clone(memory_format=torch.contiguous_format)
+
+    def step_of_copies(state: Array, *now: Array) -> list[Array]:
+        return [packed(result) for result in step(state, now)]
+
+    operands = [packed(state)], [packed(x) for x in sequences]
+    last, results = torch.ops.higher_order.scan(step_of_copies, *operands, ())
+    return last, results
+
+
+_kernels = partial(array_kernels, xp, erfc=torch.special.erfc, solve_triangular=solve_triangular)
+KERNELS = {**_kernels(), ops.sigmoid: torch.sigmoid, ops.softmax: partial(torch.softmax, dim=-1)}
+SCANS = {op: _kernels(scan=scan)[op] for op in (ops.delta_rule, ops.ssm_scan)}
 
 
 def imported(value: Any) -> str:
@@ -41,13 +60,13 @@ class TorchBackend(GraphBackend):
     """PyTorch: each graph runs on one device of torch, op by op or compiled."""
 
     contract_version = "1.2"
-    kernels = {**KERNELS, ops.sigmoid: torch.sigmoid, ops.softmax: partial(torch.softmax, dim=-1)}
+    kernels = KERNELS
     options = {
         "mode": Option(
             "eager", choice_of("eager", "compiled"), "eager: op by op; compiled: by torch.compile"
         ),
         "compiler": Option(
-            "inductor", str, "with mode=compiled: the backend of torch.compile, such as openvino"
+            INDUCTOR, str, "with mode=compiled: the backend of torch.compile, such as openvino"
         ),
         "tf32": Option(
             "off", choice_of("off", "on"), "on: a GPU may round the operands of products to 10 bits"
@@ -63,6 +82,8 @@ class TorchBackend(GraphBackend):
         )
         device = devices[self.device]
         self.trial, self.engine = trial_of(device), engine_for(device, self.compiler(), tf32=tf32)
+        if self.compiler() == INDUCTOR:
+            self.kernels = {**KERNELS, **SCANS}
 
     def compiler(self) -> str:
         """The name of the compiler; empty without one."""

@@ -5,6 +5,8 @@ A storage is a flat tensor of the elements as they are stored; quantized types a
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache
@@ -17,9 +19,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from backbay.plugin import ArrayEngine, ArrayProgram, DType, GraphFunction
 
 from .devices import HOST, TORCH, trial_of
+from .views import relative_view
 
 Array = Any  # a torch.Tensor
-EAGER = ""  # in place of a compiler's name
+EAGER, INDUCTOR = "", "inductor"  # compilers; the first is none
+EXACT = {"emulate_precision_casts": True}  # else inductor leaves out roundings to f16 and bf16
+_COMPILING = threading.RLock()
 
 
 class TorchEngine(ArrayEngine):
@@ -56,6 +61,8 @@ class TorchEngine(ArrayEngine):
         return numbers.to(TORCH[dtype])
 
     def view(self, storage: Array, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
+        if self.compiler:
+            return relative_view(storage, offset, shape, strides)
         return whole(storage).as_strided(shape, strides, offset)
 
     def written(
@@ -68,16 +75,25 @@ class TorchEngine(ArrayEngine):
         made: list[Any] = [] if self.compiler else [program]
 
         def run(read: Sequence[Array], written: Sequence[Array]) -> tuple[list[Array], list[Array]]:
-            with torch.inference_mode(), self.settings(), memory_errors():
+            with (
+                torch.inference_mode(),
+                self.settings(),
+                memory_errors(),
+                nullcontext() if made else one_compiles(),
+            ):
                 if not made:
-                    # Each program gets a trace of its own: torch.compile would take all for one function, and refuse
-                    # to compile it again and again.
-                    traced = make_fx(program)(read, written)
-                    made.append(torch.compile(traced, backend=self.compiler, fullgraph=True, dynamic=False))
-                outputs, values = made[0](read, written)
+                    made.append(self._traced(program, read, written))
+                outputs, values = made[0](read, written)  # the first call compiles
                 return outputs, values
 
         return run
+
+    def _traced(self, program: ArrayProgram, read: Sequence[Array], written: Sequence[Array]) -> Any:
+        # Each program gets a trace of its own: torch.compile would take all for one function, and refuse to compile it
+        # again and again.
+        traced = make_fx(program, tracing_mode="fake")(read, written)
+        options = EXACT if self.compiler == INDUCTOR else None
+        return torch.compile(traced, backend=self.compiler, fullgraph=True, dynamic=False, options=options)
 
     @contextmanager
     def settings(self) -> Iterator[None]:
@@ -96,6 +112,17 @@ class TorchEngine(ArrayEngine):
 def engine_for(device: torch.device, compiler: str, *, tf32: bool) -> TorchEngine:
     """The one engine of these settings: backends that share it share its compiled programs."""
     return TorchEngine(device, compiler, tf32=tf32)
+
+
+@contextmanager
+def one_compiles() -> Iterator[None]:
+    """Torch traces one program at a time, and inductor changes Python's limit of recursion."""
+    limit = sys.getrecursionlimit()
+    with _COMPILING:
+        try:
+            yield
+        finally:
+            sys.setrecursionlimit(limit)
 
 
 @contextmanager
