@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import backbay
-from backbay import BackendParams, DType, ops
+from backbay import BackendParams, DType, GPULayersList, ops
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("array_api_compat")
@@ -52,7 +52,7 @@ def test_a_relative_view_is_that_of_as_strided(monkeypatch):
 
 
 def test_a_read_between_two_writes_and_a_rounding_are_compiled_right():
-    params = BackendParams(options={"mode": "compiled"})
+    params = BackendParams(gpu_layers=GPULayersList(), options={"mode": "compiled"})  # on the CPU
     with backbay.open(None, backbay_backend(), params) as backend, backend.new_context() as ctx:
         state = ctx.empty(DType.F16, 4, 5).from_floats(np.arange(20.0).reshape(5, 4))
         source, third = ctx.from_floats([[-1.0, -2.0, -3.0, -4.0]]), ctx.from_floats([1 / 3])
