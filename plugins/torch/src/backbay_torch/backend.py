@@ -83,7 +83,7 @@ class TorchBackend(GraphBackend):
         device = devices[self.device]
         self.trial, self.engine = trial_of(device), engine_for(device, self.compiler(), tf32=tf32)
         if self.compiler() == INDUCTOR:
-            self.kernels = {**KERNELS, **SCANS}
+            self.kernels = {**KERNELS, **SCANS}  # type: ignore[misc]  # of this backend alone
 
     def compiler(self) -> str:
         """The name of the compiler; empty without one."""
