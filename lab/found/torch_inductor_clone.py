@@ -3,7 +3,7 @@
 project: PyTorch
 needs: torch
 effect: wrong numbers, without an error
-workaround: plugins/torch/src/backbay_torch/views.py: relative_view
+workaround: plugins/torch/src/backbay_torch/engine.py: longer
 thread: https://github.com/pytorch/pytorch/issues/197489
 shown: 2.14.1
 right: none

@@ -17,7 +17,7 @@ from backbay.kernels import array_kernels, choose_device, count_temporaries, sca
 from backbay.plugin import CPU, DeviceInfo, DType, GraphBackend, Node, Op, Option, Precision, Spec
 
 from .devices import device_info, torch_devices, trial_of
-from .engine import EAGER, INDUCTOR, Array, engine_for
+from .engine import EAGER, INDUCTOR, Array, engine_for, packed
 
 PRODUCTS = ops.mulmat, ops.mulmat_full_prec, ops.mulmat_id, ops.conv2d, ops.conv3d, ops.delta_rule
 
@@ -31,10 +31,7 @@ def scan(step: Callable[..., Any], state: Array, sequences: Sequence[Array]) -> 
     if len(sequences[0]) < 2:
         return scan_steps(xp, step, state, sequences)
 
-    def packed(x: Array) -> Array:
-        """A copy: inductor keeps the strides of the trace, and refuses an operand itself as a result."""
-        return x.clone(memory_format=torch.contiguous_format)
-
+    # Copies: inductor keeps the strides of the trace, and refuses an operand itself as a result.
     def step_of_copies(state: Array, *now: Array) -> list[Array]:
         return [packed(result) for result in step(state, now)]
 

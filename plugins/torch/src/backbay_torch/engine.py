@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import Any
@@ -19,7 +19,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from backbay.plugin import ArrayEngine, ArrayProgram, DType, GraphFunction
 
 from .devices import HOST, TORCH, trial_of
-from .views import relative_view
 
 Array = Any  # a torch.Tensor
 EAGER, INDUCTOR = "", "inductor"  # compilers; the first is none
@@ -61,14 +60,15 @@ class TorchEngine(ArrayEngine):
         return numbers.to(TORCH[dtype])
 
     def view(self, storage: Array, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
-        if self.compiler:
-            return relative_view(storage, offset, shape, strides)
-        return whole(storage).as_strided(shape, strides, offset)
+        return self.whole(storage).as_strided(shape, strides, offset)
+
+    def whole(self, storage: Array) -> Array:
+        return whole(storage, longer if self.compiler == INDUCTOR else packed)
 
     def written(
         self, storage: Array, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], value: Array
     ) -> Array:
-        return torch.as_strided_scatter(whole(storage), value, shape, strides, offset)
+        return torch.as_strided_scatter(self.whole(storage), value, shape, strides, offset)
 
     def compiled(self, program: ArrayProgram) -> GraphFunction:
         """The program, compiled on its first run."""
@@ -136,8 +136,15 @@ def memory_errors() -> Iterator[None]:
         raise
 
 
-def whole(storage: Array) -> Array:
+def packed(x: Array) -> Array:
+    return x.clone(memory_format=torch.contiguous_format)
+
+
+def longer(storage: Array) -> Array:
+    """A copy that inductor does not take for the storage: in a view, `as_strided` would count from where its memory begins."""
+    return torch.cat([storage, storage[:1]])[: len(storage)]
+
+
+def whole(storage: Array, copy: Callable[[Array], Array] = packed) -> Array:
     """A storage that begins where its memory begins, as `as_strided` counts from there."""
-    if storage.is_contiguous() and not storage.storage_offset():
-        return storage
-    return storage.clone(memory_format=torch.contiguous_format)
+    return storage if storage.is_contiguous() and not storage.storage_offset() else copy(storage)
