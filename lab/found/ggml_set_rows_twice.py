@@ -3,7 +3,7 @@ the row at once. This happens only if another op of the graph asks for threads.
 
 project: ggml
 effect: a row of a cache that nobody wrote, once in a while
-workaround: none yet
+workaround: plugins/ggml/src/backbay_ggml/plans/repeated_rows.py: last_of_same
 thread: none found
 shown: 0.15.3, 0.25.3, 0.26.0
 right: none

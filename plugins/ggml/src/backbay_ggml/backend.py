@@ -45,6 +45,7 @@ from .plans.callbacks import StopFlag
 from .plans.cpu_plan import CpuPlan, PlanArena
 from .plans.graph_plan import GgmlPlanResources
 from .plans.multi_device_plan import MultiDevicePlan, MultiDeviceScheduler
+from .plans.repeated_rows import TwinPlan, are_known, ids_of_several_rows
 from .plans.thread_choice import ThreadCountChooser
 from .tensors.buffers import DeviceLeafBuffer, LeafBuffer
 from .tensors.tensor_builder import four_dimensions
@@ -143,12 +144,17 @@ class Ggml(Backend):
     def compile(self, graph: Graph) -> Plan:
         try:
             if self.assignment.others:
-                return MultiDevicePlan(self.services, graph, self.scheduler).build()
+                return self._compile_for_devices(graph)
             return CpuPlan(self.services, graph, self.arena).build()
         except NoMemoryError:
             raise
         except MemoryError as error:
             raise self.ledger.failure(GRAPH, 0, str(error) or "the system refused") from error
+
+    def _compile_for_devices(self, graph: Graph) -> Plan:
+        make = partial(MultiDevicePlan, self.services, graph, self.scheduler)
+        usual, ids = make().build(), [each for each in ids_of_several_rows(graph) if are_known(each)]
+        return TwinPlan(ids, usual, lambda: make(equal_rows=True).build()) if ids else usual
 
     @cached_property
     def services(self) -> GgmlPlanResources:

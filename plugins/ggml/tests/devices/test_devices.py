@@ -332,3 +332,23 @@ def test_a_device_says_its_address_where_ggml_does() -> None:
     assert hardware_id(SimpleNamespace(number=(0, 15, 3), lib=lib), NULL) == "0000:c1:00.0"
     assert hardware_id(SimpleNamespace(number=(0, 9, 0), lib=lib), NULL) is None
     assert hardware_id(load_library(), load_library().cpu) is None
+
+
+@pytest.mark.parametrize("dtype", [DType.F16, DType.I32], ids=str)
+def test_the_last_of_several_rows_for_one_place_stays(server, dtype) -> None:
+    placed = GPULayersList([GPULayers("RPC:0", range(1))])
+    params = BackendParams(gpu_layers=placed, options={"rpc": server.endpoint})
+    data = np.arange(4 * 4 * 5).reshape(4, 4, 5)
+    with Ggml(None, params) as backend, backend.new_context() as ctx:
+        there = ctx.layer(0)
+        table, source = there.zeros(dtype, 5, 6, 4), there.empty(dtype, 5, 4, 4)
+        source = source.from_ints(data) if dtype.is_integer else source.from_floats(data)
+        ids = ctx.input().empty(DType.I32, 4, 2)
+        written, wanted = table.set_rows(ctx, source, ids), np.zeros((4, 6, 5))
+        for chosen, repeats in (([[3, 1, 2, 0], [0, 1, 3, 2]], False), ([[3, 1, 3, 3], [0, 1, 1, 2]], True)):
+            ids.from_ints(chosen)
+            ctx.compute(written)
+            for each, row in np.ndindex(4, 4):
+                wanted[each, chosen[each % 2][row]] = data[each, row]
+            np.testing.assert_array_equal(written.numpy(), wanted)
+            assert any("get_rows" in line for line in ctx.recording._plan.report()) == repeats

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from math import nan, prod
 from typing import Any, final
 
+import numpy as np
+
 from backbay import DType, Graph, KernelTable, Node, Op, UnsupportedOpError, ops
 
 from ..devices.device import Device
@@ -54,11 +56,14 @@ class GgmlBuilder(TensorBuilder):
         flash: bool,
         weights: ModelWeights | None = None,
         op_placer: OpPlacer | None = None,
+        equal_rows: bool = False,
     ) -> None:
         super().__init__(library)
         self.flash = flash  # whether attention may use flash attention
         self._weights = weights
         self._op_placer = op_placer  # None where the CPU runs everything
+        self._equal_rows = equal_rows  # whether rows that are written by equal ids are made equal first
+        self.positions: list[tuple[Ptr, Node]] = []  # constants that each run makes anew, of ids
         self._roots: dict[int, Ptr] = {}  # by node index: the tensors that hold data
         self._latest: dict[int, Ptr] = {}  # by node index of a storage: its latest write
         self._products: dict[int, tuple[Ptr, Device]] = {}
@@ -143,6 +148,14 @@ class GgmlBuilder(TensorBuilder):
             self._last_product.src[NEXT_WEIGHTS] = operands[0]
         self._last_product = made if self._op_placer is None else None
         return made
+
+    def rows_to_write(self, rows: Ptr, ids: Node) -> Ptr:
+        """Rows for the places that ids name; those of equal ids are equal, if a plan is to make them so."""
+        if not self._equal_rows or ids.shape[0] == 1 or ids.storage.leaf is None:
+            return rows
+        last = self.constant(np.zeros(tuple(rows.ne)[3:0:-1], np.int32), DType.I32)
+        self.positions.append((last, ids))
+        return self.call("get_rows", rows, last)
 
     # -- operands ----------------------------------------------------------------------------------------
 

@@ -48,7 +48,8 @@ def set_rows(g: GgmlBuilder, x: Node, src: Node, ids: Node) -> Ptr:
     target, overlaps = g.raw(x), src.storage is x.storage
     if not x.dtype.is_integer:
         rows = g.rows(src, DType.F32)
-        return put_rows(g, target, g.call("cont", rows) if overlaps else rows, g.raw(ids))
+        rows = g.rows_to_write(g.call("cont", rows) if overlaps else rows, ids)
+        return put_rows(g, target, rows, g.raw(ids))
     # Integers move as the bits of floats, because set_rows converts f32 to f32 without a change.
     words = x.dtype.type_size // 4
     (wide, *ne), nb = four_dimensions(x), tuple(target.nb)
@@ -56,4 +57,5 @@ def set_rows(g: GgmlBuilder, x: Node, src: Node, ids: Node) -> Ptr:
     numbers = g.cast(g.raw(src), x.dtype)
     numbers = g.call("cont", numbers) if overlaps else g.contiguous(numbers)
     (wide, *ne) = four_dimensions(src)
-    return g.call("set_rows", bits, g.bitcast(numbers, DType.F32, (wide * words, *ne)), g.raw(ids))
+    rows = g.rows_to_write(g.bitcast(numbers, DType.F32, (wide * words, *ne)), ids)
+    return g.call("set_rows", bits, rows, g.raw(ids))

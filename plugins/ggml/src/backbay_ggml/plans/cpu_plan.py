@@ -10,14 +10,15 @@ from typing import final
 
 import numpy as np
 
-from backbay import Graph, Node, NoMemoryError, ops
-from backbay.internals import Bytes, Ledger, Timings, cached_property, numpy_view
-from backbay.plugin import GRAPH, Cancel, check_cancel, gather
+from backbay import Graph, NoMemoryError
+from backbay.internals import Bytes, Ledger, Timings, cached_property
+from backbay.plugin import GRAPH, Cancel, check_cancel
 
 from ..library.abi import NULL, Ptr, c_string, ffi, tensor_address
 from ..library.library import Library
 from .callbacks import ABORTED, OpClock, OpOrigin
 from .graph_plan import ComputeMemory, GgmlPlan, GgmlPlanResources, check_status
+from .repeated_rows import ids_of_several_rows, may_repeat
 from .thread_choice import ThreadCountChooser
 
 SPLIT = 512  # cells of a history that ggml divides between threads, if there is one row of queries
@@ -138,9 +139,7 @@ class CpuPlan(GgmlPlan):
         threads, stop = self._services.threads, self._services.stop
         self._cplan = ffi.new("ggml_cplan *", self._lib.ggml_graph_plan(self.graph, threads, NULL))
         self._choice = self._choose_threads()
-        ids = [node.args[2] for node in self._nodes.nodes if node.op is ops.set_rows] if threads > 1 else []
-        several = {node.index: node for node in ids if isinstance(node, Node) and node.shape[0] > 1}
-        self._ids = list(several.values())  # of rows that are written
+        self._ids = ids_of_several_rows(self._nodes) if threads > 1 else []
         self._cplan.abort_callback, self._cplan.abort_callback_data = stop.callback, stop.data
         self.scratch_size = int(self._cplan.work_size)
         self._joined = True  # before it does: Ctrl-C may come between
@@ -157,9 +156,7 @@ class CpuPlan(GgmlPlan):
             self._generation = self._arena.generation
         self._cplan.work_data = self._arena.scratch
         choice = self._choice
-        if any(
-            map(_may_repeat, self._ids)
-        ):  # threads would write a row at once, and leave a mix of both sources
+        if any(map(may_repeat, self._ids)):  # a single thread leaves the last of several rows for one place
             choice, self._cplan.n_threads = None, 1
         else:
             self._cplan.n_threads = self._services.threads if choice is None else choice.next()
@@ -229,12 +226,3 @@ class CpuPlan(GgmlPlan):
     def report(self) -> list[str]:
         ops = [tensor for tensor in self._builder.order if tensor.op not in self._library.view_ops]
         return [f"{self._services.cpu.id} {self._library.describe(tensor)}" for tensor in ops]
-
-
-def _may_repeat(ids: Node) -> bool:
-    """Whether an id repeats, or is found by the graph itself."""
-    leaf = ids.storage.leaf
-    if leaf is None or leaf.buffer is None:
-        return True
-    numbers = np.sort(numpy_view(gather(leaf.buffer.read(), ids), ids.dtype).reshape(-1, ids.shape[0]))
-    return bool((numbers[:, 1:] == numbers[:, :-1]).any())

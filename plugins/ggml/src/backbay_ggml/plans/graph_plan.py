@@ -93,7 +93,14 @@ class GgmlPlan(Plan):
     a shared memory in `_build`.
     """
 
-    def __init__(self, services: GgmlPlanResources, nodes: Graph, op_placer: OpPlacer | None = None) -> None:
+    def __init__(
+        self,
+        services: GgmlPlanResources,
+        nodes: Graph,
+        op_placer: OpPlacer | None = None,
+        *,
+        equal_rows: bool = False,
+    ) -> None:
         self._services, self._library, self._lib = services, services.library, services.library.lib
         self._nodes = nodes
         self._has_guards = services.params.debug.guard_bytes > 0
@@ -104,7 +111,11 @@ class GgmlPlan(Plan):
         self._lying: dict[Node, Bytes] = {}  # outputs that were read, where each run puts them
         self._stand_ins: list[Ptr] = []  # tensors of a dry run, kept alive here
         self._builder = GgmlBuilder(
-            services.library, flash=services.flash, weights=services.weights, op_placer=op_placer
+            services.library,
+            flash=services.flash,
+            weights=services.weights,
+            op_placer=op_placer,
+            equal_rows=equal_rows,
         )
 
     @final

@@ -18,6 +18,7 @@ from ..devices.rpc_servers import free_server_memory, rpc_session, session_lock
 from ..library.abi import NULL, Ptr, ffi, tensor_address
 from .callbacks import OpClock, OpOrigin
 from .graph_plan import ComputeMemory, GgmlPlan, GgmlPlanResources, check_status
+from .repeated_rows import last_of_same
 
 MOST_DEVICES = 16  # of one of ggml's schedulers
 OPS_PER_PART = 32  # a run that can be cancelled waits for the device after so many ops
@@ -201,13 +202,23 @@ class MultiDeviceScheduler(ComputeMemory["MultiDevicePlan"]):
 
 @final
 class MultiDevicePlan(GgmlPlan):
-    """A graph that ggml's scheduler runs, with constants and copies of the outputs in host memory."""
+    """A graph that ggml's scheduler runs, with constants and copies of the outputs in host memory.
 
-    def __init__(self, services: GgmlPlanResources, graph: Graph, scheduler: MultiDeviceScheduler) -> None:
+    With `equal_rows`, rows that are written by equal ids are made equal first: devices write them at once.
+    """
+
+    def __init__(
+        self,
+        services: GgmlPlanResources,
+        graph: Graph,
+        scheduler: MultiDeviceScheduler,
+        *,
+        equal_rows: bool = False,
+    ) -> None:
         op_placer = OpPlacer(
             services.library, scheduler.devices, graph, services.device_of, services.product_home
         )
-        super().__init__(services, graph, op_placer)
+        super().__init__(services, graph, op_placer, equal_rows=equal_rows)
         self._scheduler, self._op_placer = scheduler, op_placer
         self._copies: dict[int, tuple[Ptr, Bytes]] = {}  # of outputs, by the address of their tensors
         self.placed_ops: list[tuple[Ptr, Device]] = []
@@ -239,6 +250,9 @@ class MultiDevicePlan(GgmlPlan):
         self._scheduler.leave(self)
 
     def _compute(self, cancel: Cancel | None, clock: OpClock | None = None) -> None:
+        for tensor, ids in self._builder.positions:
+            data = last_of_same(ids, (tensor.ne[2], tensor.ne[1]))
+            self._lib.ggml_backend_tensor_set(tensor, ffi.from_buffer(data), 0, data.nbytes)
         self._scheduler.prepare()
         with session_lock(), self._scheduler.session():
             with self._services.stop.watching(cancel):
