@@ -57,7 +57,8 @@ def wheel() -> Iterator[None]:
 
 def test_the_wheel_brings_one_library_and_no_file_of_the_package_beside_it() -> None:
     with zipfile.ZipFile(WHEEL) as archive:
-        files = {name for name in archive.namelist() if ".dist-info/" not in name}
+        files = {each.filename for each in archive.infolist() if not each.is_dir()}
+        files = {name for name in files if ".dist-info/" not in name}
     kind = KIND.lower()
     assert files == {f"backbay_ggml_lib/libggml-{kind}.so", f"backbay_ggml_lib/LICENSE.ggml-{kind}"}
     assert files.isdisjoint(map(str, distribution("backbay-ggml-lib").files or ()))
