@@ -161,15 +161,18 @@ file() { echo "$WORK/$1.q4_0.gguf"; }
 
 memory() { "$PY" lab/devices/gpu_memory.py "$(file "${SHAPES%% *}")" "$1" "$(device "$1")"; }
 
-speed() { # speed BACKEND SHAPE: a prompt of 512, and several sequences after 64 tokens
+speed() { # speed SIDE SHAPE: a prompt of 512, and several sequences after 64 tokens; eager: without CUDA graphs
     local path
     path=$(file "$2")
-    if [ "$1" = llama ]; then
-        "$WORK/llama/bin/llama-bench" -m "$path" -p 512 -n 64 -ngl 99 &&
-            "$WORK/llama/bin/llama-batched-bench" -m "$path" -c 4096 -npp 64 -ntg 64 -npl "$(IFS=,; echo "${COUNTS[*]}")" -ngl 99
-    else
-        columns "$1" "$2"
-    fi
+    case $1 in
+        llama)
+            "$WORK/llama/bin/llama-bench" -m "$path" -p 512 -n 64 -ngl 99 &&
+                "$WORK/llama/bin/llama-batched-bench" -m "$path" -c 4096 -npp 64 -ntg 64 -npl "$(IFS=,; echo "${COUNTS[*]}")" -ngl 99
+            ;;
+        eager) GGML_CUDA_DISABLE_GRAPHS=1 columns ggml "$2" ;;
+        theirs) BACKBAY_GGML_LIB=$WORK/llama/bin columns ggml "$2" ;; # our plans on llama.cpp's libggml
+        *) columns "$1" "$2" ;;
+    esac
 }
 
 columns() { # columns BACKEND SHAPE OPTION...
@@ -190,16 +193,18 @@ amx() { # on the CPU, with AMX and without
 }
 
 steps() { # ONNX Runtime is tried with CUDA alone
-    local each shape backends="ggml onnx" llama=llama
+    local each shape backends="ggml onnx" llama=llama more="eager theirs"
     [ "$KIND" = CUDA ] || backends=ggml
-    if [ "${GPU_PYTHON:-}" ]; then llama=; else echo install ggml; fi
+    if [ "${GPU_PYTHON:-}" ]; then llama= more=; else echo install ggml; fi
     echo machine tiny:ggml gpus again:ggml
     [ "$KIND" = CUDA ] && echo tiny:onnx again:onnx
     for each in $backends; do echo "suite:$each"; done
-    echo $llama
     for shape in $SHAPES; do
         echo "model:$shape"
-        for each in $backends $llama; do echo "speed:$each:$shape"; done
+        for each in $backends; do echo "speed:$each:$shape"; done
+        [ "$shape" = "${SHAPES%% *}" ] && echo $llama
+        for each in $llama $more; do echo "speed:$each:$shape"; done
+        more=
     done
     for each in $backends; do echo "memory:$each" "offload:$each:8" "offload:$each:1" "counts:$each"; done
     for each in $backends; do echo "logits:$each:--half" "logits:$each" "differences:$each"; done
