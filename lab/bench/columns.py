@@ -2,6 +2,7 @@
 
     python lab/bench/columns.py --dtype q4_0 --counts 1 2 4 8 16 32 --sides native ggml llama.cpp
     python lab/bench/columns.py --backend onnx --sides native onnx llama.cpp
+    python lab/bench/columns.py --backend ggml --sides native --gpu-layers 0
 
 Each side runs in a process of its own, and they take turns. A count's rate is that of all its sequences together: their
 number, divided by the median time of a step. llama.cpp has one cache for all sequences, as its server has by default.
@@ -42,6 +43,9 @@ def main() -> None:
         "--sides", nargs="+", help=f"{NATIVE}, {', '.join(BACKENDS)} (without native code), {LLAMA_CPP}"
     )
     parser.add_argument("--backend", choices=BACKENDS, default="ggml")
+    parser.add_argument(
+        "--gpu-layers", type=int, default=-1, help="layers of a backend on GPUs; by default all that fit"
+    )
     args = parser.parse_args()
     llama = [LLAMA_CPP] if importlib.util.find_spec("llama_cpp") else []
     args.sides = args.sides or [NATIVE, args.backend, *llama]
@@ -73,8 +77,8 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def start(name: str, args: argparse.Namespace) -> Side:
-    keys = ("model", "shape", "dtype", "threads", "tokens", "depth", "prompt", "backend")
-    given = [f"--{key}={getattr(args, key)}" for key in keys]
+    keys = ("model", "shape", "dtype", "threads", "tokens", "depth", "prompt", "backend", "gpu_layers")
+    given = [f"--{key.replace('_', '-')}={getattr(args, key)}" for key in keys]
     counts = ["--counts", *map(str, args.counts)]
     return Side(name, [__file__, f"--side={name}", *given, *counts], OFF if name in BACKENDS else {})
 
@@ -114,6 +118,7 @@ class Engine:
             context=context,
             parallel=max(args.counts, default=1),
             num_threads=args.threads,
+            num_gpu_layers=args.gpu_layers,
         )
         self.runs = watched(self.llm.backend)
         self.endless = dict.fromkeys(self.llm.end_ids, float("-inf"))  # no answer may end early

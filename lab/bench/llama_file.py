@@ -66,6 +66,7 @@ class Shape:
 SHAPES = {
     "one_b": Shape(),  # the shape of Llama 3.2 1B with the vocabulary size of Llama 2
     "one_b_128k": Shape(vocab=128256),  # and with that of Llama 3
+    "eight_b": Shape(layers=32, width=4096, hidden=14336, vocab=128256, context=8192),  # that of Llama 3 8B
     "tiny_llama": Shape(layers=22, hidden=5632, kv_heads=4),
     "small": Shape(layers=4, width=512, hidden=1408, heads=8, kv_heads=4),
     "host": Shape(layers=16, width=64, hidden=64, heads=2, kv_heads=1, vocab=512),  # almost no computation

@@ -4,7 +4,7 @@
 # library on any Linux of the same processor. It makes
 #     FOLDER/dist                 sdist and wheel of backbay-ggml-vulkan
 #     FOLDER/environment          to be sourced: makes lavapipe the GPU
-#     FOLDER/faults               a layer of Vulkan, used where BACKBAY_VULKAN_FAULTS=1, that makes it full or lost
+#     FOLDER/faults               a layer of Vulkan, used where BACKBAY_VULKAN_FAULTS=1, that makes it full or lost, or counts calls
 #     python-vulkan               beside PYTHON: the same with Debian 13's C library, and so its child processes
 # PYTHON needs the packages of requirements-dist.txt. JOBS is the number of compilers. An interrupted call goes on where it stopped.
 set -euo pipefail
@@ -72,7 +72,7 @@ cat >"$folder/faults/vulkan_faults.json" <<END
     "file_format_version": "1.2.0",
     "layer": {
         "name": "VK_LAYER_BACKBAY_faults",
-        "description": "makes a device full or lost",
+        "description": "makes a device full or lost, and counts calls",
         "type": "GLOBAL",
         "library_path": "$folder/faults/libvulkan_faults.so",
         "api_version": "1.4.0",

@@ -1,110 +1,42 @@
-"""The copies, session runs and synchronizations of one decode step on ONNX Runtime, for the tiny model or another one.
+"""The copies, runs and waits of one decode step on a device, for the tiny model or another one.
 
-    python lab/devices/step_counts.py WebGPU:0 --option provider=webgpu
-
-ONNX Runtime copies an input to the device when it is bound, and an output to the host after the run. Between nodes on the
-CPU and on the device it copies values in the run. Inputs that only the CPU reads are not copied.
+python lab/devices/step_counts.py onnx WebGPU:0 --option provider=webgpu
+python lab/devices/step_counts.py ggml Vulkan:0
 """
 
 from __future__ import annotations
 
+import importlib
 import sys
 from argparse import ArgumentParser
-from collections import Counter
 from pathlib import Path
-from typing import Any
 
 from backbay import BackendParams, GPULayers, GPULayersList
 from backbay_engine import load
-from backbay_onnx.plans.bound_graph import BoundGraph
-from backbay_onnx.plans.io_binding import DirectIOBinding
-from backbay_onnx.plans.session_cache import CompiledGraph
-from backbay_onnx.session.providers import HOST_PROVIDER
 
 MODEL = Path(__file__).parents[2] / "examples" / "models" / "backbay-tiny-f16.gguf"
-TO_DEVICE, TO_HOST = "MemcpyFromHost", "MemcpyToHost"
-
-
-class BindingCalls:
-    """The number of runs, and the latest one: its graph, and the inputs that it bound."""
-
-    latest: BoundGraph
-
-    def __init__(self) -> None:
-        self.bound: Counter[str] = Counter()
-        self.runs = 0
-        bind, run = DirectIOBinding.input, BoundGraph.run
-
-        def counted_input(binding: DirectIOBinding, name: str, *args: Any) -> None:
-            self.bound[name] += 1
-            bind(binding, name, *args)
-
-        def counted_run(graph: BoundGraph, options: Any) -> None:
-            self.bound.clear()
-            self.runs += 1
-            self.latest = graph
-            run(graph, options)
-
-        DirectIOBinding.input, BoundGraph.run = counted_input, counted_run  # type: ignore[method-assign]
 
 
 def main() -> int:
     parser = ArgumentParser(description=__doc__)
+    parser.add_argument("backend", choices=["ggml", "onnx"])
     parser.add_argument("device")
     parser.add_argument("--option", action="append", default=[])
     parser.add_argument("--model", type=Path, default=MODEL)
     args = parser.parse_args()
     options = dict(option.split("=", 1) for option in args.option)
-    calls = BindingCalls()
+    counts = importlib.import_module(f"{args.backend}_step_counts").StepCounts()
     with load(args.model, backend="cpu_ref") as reference:
         count = reference.backend.blocks.count + 1
     for name, layers in (("all layers there", range(count)), ("half of them", range(count // 2, count))):
         params = BackendParams(gpu_layers=GPULayersList([GPULayers(args.device, layers)]), options=options)
-        with load(args.model, backend="onnx", params=params) as llm:
-            with llm.backend.profiling():
-                before = calls.runs
+        with load(args.model, backend=args.backend, params=params) as llm:
+            with counts.watch(llm):
                 tokens = len(llm.generate("sum 417 268 =", max_tokens=3, temperature=0).tokens)
-                compiled = latest(llm.backend, calls.latest)
-            sys.stdout.write(
-                f"{name}: {calls.runs - before} runs of sessions for a prompt and {tokens} tokens\n"
-            )
-            for line in lines(calls, compiled):
+            sys.stdout.write(f"{name}: a prompt and {tokens} tokens\n")
+            for line in counts.lines(llm):
                 sys.stdout.write(f"    {line}\n")
     return 0
-
-
-def latest(backend: Any, graph: BoundGraph) -> CompiledGraph:
-    compiled = [each for known in backend.sessions._compiled.values() for each in known]
-    return next(each for each in compiled if each.session is graph._session)
-
-
-def lines(calls: BindingCalls, compiled: CompiledGraph) -> list[str]:
-    """What the latest run did."""
-    events = compiled.events
-    assert events is not None
-    nodes = events.times(compiled.session, -1)
-    provider = {node.name: node.provider for node in nodes}
-    readers: dict[str, list[str]] = {}
-    for node in compiled.lowered.model.graph.node:
-        for name in node.input:
-            readers.setdefault(name, []).append(provider.get(node.name, "merged into another node"))
-    graph, lowered = calls.latest._graph, compiled.lowered
-    inputs = {leaf.name: leaf for leaf in lowered.leaves if leaf.name in calls.bound}
-    there = [name for name in inputs if HOST_PROVIDER.name not in readers.get(name, [])]
-    states = {state.index for state in lowered.states}
-    data = [f"{name} {graph.nodes[inputs[name].index]}" for name in there if inputs[name].index not in states]
-    made = [graph.nodes[index] for _, index in lowered.results]
-    back = [state.name for state in lowered.states if not state.in_place]
-    copies = Counter(node.op for node in nodes if node.op in (TO_DEVICE, TO_HOST))
-    of_cpu = Counter(node.op for node in nodes if node.provider == HOST_PROVIDER.name)
-    of_states = sum(inputs[name].index in states for name in there)
-    return [
-        f"inputs: {len(inputs)} bound, {len(there)} copied to the device, of these {of_states} states",
-        *[f"    {each}" for each in data],
-        f"outputs copied to the host: {len(made)} results, {len(back)} states, {2 * len(lowered.rows)} of rows",
-        f"copies between nodes: {copies[TO_DEVICE]} to the device, {copies[TO_HOST]} to the host",
-        f"nodes: {len(nodes)}, on the CPU {of_cpu.total()}: {dict(of_cpu)}",
-    ]
 
 
 if __name__ == "__main__":

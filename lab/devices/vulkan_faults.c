@@ -1,15 +1,20 @@
-// A Vulkan layer that makes a device full or lost, so that tests see what a program does then.
+// A Vulkan layer that makes a device full or lost, so that tests see what a program does then, and that counts calls.
 //
 //     BACKBAY_VULKAN_ROOM=BYTES    allocations that would hold more than this are refused, as on a full device
 //     BACKBAY_VULKAN_LOST=FILE     the first process to see FILE removes it; from then on, its devices run as many submissions
 //                                  as the number in it, and are lost
+//     BACKBAY_VULKAN_COUNTS=FILE   FILE holds how often each function of COUNTED was called so far, as 64-bit numbers in order,
+//                                  then submissions, their command buffers, and fences that a loop found to be ready
 //
 // software_vulkan.sh compiles it, and lets it be used where BACKBAY_VULKAN_FAULTS=1. A process has one instance and any number
 // of devices.
+#include <fcntl.h>
 #include <pthread.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <vulkan/vk_layer.h>
@@ -18,12 +23,35 @@
 #define EXPORTED __attribute__((visibility("default")))
 #define MOST 16
 
+// Functions whose calls are counted, with their parameters and arguments; step_counts.py has the same order.
+#define COUNTED(each) \
+    each(void, vkCmdDispatch, CmdDispatch, (VkCommandBuffer of, uint32_t x, uint32_t y, uint32_t z), (of, x, y, z)) \
+    each(void, vkCmdCopyBuffer, CmdCopyBuffer, \
+         (VkCommandBuffer of, VkBuffer from, VkBuffer to, uint32_t count, const VkBufferCopy *parts), (of, from, to, count, parts)) \
+    each(void, vkCmdFillBuffer, CmdFillBuffer, \
+         (VkCommandBuffer of, VkBuffer to, VkDeviceSize at, VkDeviceSize size, uint32_t data), (of, to, at, size, data)) \
+    each(void, vkCmdPipelineBarrier, CmdPipelineBarrier, \
+         (VkCommandBuffer of, VkPipelineStageFlags from, VkPipelineStageFlags to, VkDependencyFlags flags, uint32_t a, \
+          const VkMemoryBarrier *as, uint32_t b, const VkBufferMemoryBarrier *bs, uint32_t c, const VkImageMemoryBarrier *cs), \
+         (of, from, to, flags, a, as, b, bs, c, cs)) \
+    each(VkResult, vkWaitForFences, WaitForFences, \
+         (VkDevice of, uint32_t count, const VkFence *fences, VkBool32 all, uint64_t limit), (of, count, fences, all, limit)) \
+    each(VkResult, vkQueueWaitIdle, QueueWaitIdle, (VkQueue of), (of)) \
+    each(VkResult, vkDeviceWaitIdle, DeviceWaitIdle, (VkDevice of), (of)) \
+    each(VkResult, vkWaitSemaphores, WaitSemaphores, (VkDevice of, const VkSemaphoreWaitInfo *info, uint64_t limit), (of, info, limit))
+
+#define NUMBER(type, name, short, parameters, arguments) of_##short,
+enum { COUNTED(NUMBER) submissions, command_buffers, ready_fences, COUNTS };
+
 typedef struct {
     void *key; // the loader's table, which a device and its queues begin with
     PFN_vkGetDeviceProcAddr next;
     PFN_vkAllocateMemory allocate;
     PFN_vkFreeMemory free;
     PFN_vkQueueSubmit submit;
+    PFN_vkGetFenceStatus fence_status;
+#define MEMBER(type, name, short, parameters, arguments) PFN_##name short;
+    COUNTED(MEMBER)
 } Device;
 
 typedef struct {
@@ -42,6 +70,37 @@ static Device *device_of(void *handle) {
     for (int n = 0; n < MOST; n++)
         if (devices[n].key == *(void **)handle) return &devices[n];
     return NULL;
+}
+
+// -- counts ----------------------------------------------------------------------------------------------
+
+static uint64_t *counts; // of this process and its children
+
+static void map_counts(void) {
+    static uint64_t nowhere[COUNTS];
+    const char *path = getenv("BACKBAY_VULKAN_COUNTS");
+    int file = path ? open(path, O_RDWR | O_CREAT, 0600) : -1;
+    counts = nowhere;
+    if (file >= 0 && ftruncate(file, sizeof nowhere) == 0) {
+        void *mapped = mmap(NULL, sizeof nowhere, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+        if (mapped != MAP_FAILED) counts = mapped;
+    }
+    if (file >= 0) close(file);
+}
+
+static void count_call(int which, uint64_t by) { __atomic_fetch_add(&counts[which], by, __ATOMIC_RELAXED); }
+
+#define FUNCTION(type, name, short, parameters, arguments) \
+    static VKAPI_ATTR type VKAPI_CALL short parameters { \
+        count_call(of_##short, 1); \
+        return device_of(of)->short arguments; \
+    }
+COUNTED(FUNCTION)
+
+static VKAPI_ATTR VkResult VKAPI_CALL fence_status(VkDevice device, VkFence fence) {
+    VkResult result = device_of(device)->fence_status(device, fence);
+    if (result == VK_SUCCESS) count_call(ready_fences, 1);
+    return result;
 }
 
 // -- full ------------------------------------------------------------------------------------------------
@@ -99,6 +158,8 @@ static VKAPI_ATTR VkResult VKAPI_CALL submit(VkQueue queue, uint32_t count, cons
     pthread_mutex_lock(&lock);
     int lost = is_lost();
     pthread_mutex_unlock(&lock);
+    count_call(submissions, 1);
+    for (uint32_t n = 0; n < count; n++) count_call(command_buffers, infos[n].commandBufferCount);
     return lost ? VK_ERROR_DEVICE_LOST : device_of(queue)->submit(queue, count, infos, fence);
 }
 
@@ -127,13 +188,17 @@ static VKAPI_ATTR VkResult VKAPI_CALL create_device(
     VkResult result = ((PFN_vkCreateDevice)of_instance(NULL, "vkCreateDevice"))(physical, info, callbacks, device);
     if (result != VK_SUCCESS) return result;
     pthread_mutex_lock(&lock);
+    if (!counts) map_counts();
     Device *place = device_of(*device); // a device that is gone may have had the same table
     for (int n = 0; !place && n < MOST; n++)
         if (!devices[n].key) place = &devices[n];
     if (place)
         *place = (Device){
             *(void **)*device, next, (PFN_vkAllocateMemory)next(*device, "vkAllocateMemory"),
-            (PFN_vkFreeMemory)next(*device, "vkFreeMemory"), (PFN_vkQueueSubmit)next(*device, "vkQueueSubmit")};
+            (PFN_vkFreeMemory)next(*device, "vkFreeMemory"), (PFN_vkQueueSubmit)next(*device, "vkQueueSubmit"),
+            (PFN_vkGetFenceStatus)next(*device, "vkGetFenceStatus"),
+#define LOOKUP(type, name, short, parameters, arguments) (PFN_##name)next(*device, #name),
+            COUNTED(LOOKUP)};
     pthread_mutex_unlock(&lock);
     return place ? VK_SUCCESS : VK_ERROR_TOO_MANY_OBJECTS;
 }
@@ -143,6 +208,10 @@ EXPORTED VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL faults_of_device(VkDevice devi
     if (!strcmp(name, "vkAllocateMemory")) return (PFN_vkVoidFunction)allocate;
     if (!strcmp(name, "vkFreeMemory")) return (PFN_vkVoidFunction)give_back;
     if (!strcmp(name, "vkQueueSubmit")) return (PFN_vkVoidFunction)submit;
+    if (!strcmp(name, "vkGetFenceStatus")) return (PFN_vkVoidFunction)fence_status;
+#define CHOICE(type, called, short, parameters, arguments) \
+    if (!strcmp(name, #called)) return (PFN_vkVoidFunction)short;
+    COUNTED(CHOICE)
     return device ? device_of(device)->next(device, name) : NULL;
 }
 

@@ -61,7 +61,8 @@ class Model:
         places = host.from_ints(range(first, first + count))
         seen = np.arange(CELLS)[None, :] <= np.arange(first, first + count)[:, None]
         mask = host.from_floats(np.where(seen, 0, -np.inf)).cast(ctx, DType.F16)
-        x = self.weight("token_embd").rows(ctx, host.from_ints(tokens))
+        self.tokens = host.from_ints(tokens)
+        x = self.weight("token_embd").rows(ctx, self.tokens)
         for n in range(LAYERS):
             h = x.rms_norm(ctx, self.weight(f"blk.{n}.attn_norm"), 1e-5)
             x = x.add(ctx, self.attention(ctx, n, h, places, mask))

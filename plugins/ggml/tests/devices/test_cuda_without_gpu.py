@@ -53,6 +53,10 @@ def gpus_line(library: Path, *folders: str) -> str:
     return told
 
 
+def test_the_code_has_cuda_graphs() -> None:
+    assert b"USE_GRAPHS" in (COMPILED / "libggml-cuda.so").read_bytes()
+
+
 @without_driver
 @pytest.mark.parametrize("folders", [(), ("toolkit/lib",)])
 def test_a_missing_driver_is_named(folders, library) -> None:

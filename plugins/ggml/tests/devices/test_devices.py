@@ -148,6 +148,40 @@ def test_a_plan_reports_the_device_of_each_op(path, server) -> None:
                 assert backend.library.lib.ggml_backend_sched_get_n_splits(scheduler._scheduler) <= 6
 
 
+@pytest.mark.parametrize("layers", ["all", "half", "two"])
+def test_steps_of_one_plan_keep_all_that_cuda_graphs_compare(path, server, layers) -> None:
+    """CUDA records a graph anew if a tensor, its address, its extents, its strides or those of an operand change.
+
+    ggml compares nothing where the scheduler has not divided the plan again, so that is counted, too.
+    """
+    with opened(path, on(server, layers)) as backend:
+        backend.load()
+        model = Model(backend)
+        with model.store, backend.new_context() as ctx:
+            y = model.logits(ctx, [1], 0)
+            ctx.compute(y)
+            plan, before = ctx.recording._plan, y.numpy()
+            tensors, placed = _all_of(plan), []
+            backend.scheduler._place = placed.append
+            for token in (7, 90):
+                model.tokens.from_ints([token])
+                ctx.compute(y)
+                assert ctx.recording._plan is plan
+                assert _all_of(plan) == tensors
+                assert not np.array_equal(y.numpy(), before)
+            assert not placed
+
+
+def _all_of(plan: Any) -> list[bytes]:
+    """Each op of a plan, and its operands: their places in memory, extents, strides and all else."""
+    found = []
+    for op in plan._ops:
+        tensors = [op, *(source for source in op.src if source != NULL)]
+        assert all(tensor.data != NULL for tensor in tensors)
+        found += [bytes(ffi.buffer(tensor, ffi.sizeof("ggml_tensor"))) for tensor in tensors]
+    return found
+
+
 def test_computing_again_after_another_context_takes_new_data(path, server, expected) -> None:
     with opened(path, on(server, "half")) as backend:
         backend.load()

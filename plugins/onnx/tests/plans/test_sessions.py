@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from decoder_step import SHAPES, Step
+from onnx import shape_inference
 
 import backbay
 from backbay import BackendParams, CancelledError, DType
@@ -31,6 +32,18 @@ def test_step_shapes_of_one_model_share_one_session_and_are_right(backend: Any) 
                 ours.run(backend, *shape), theirs.run(reference, *shape), rtol=2e-5, atol=2e-5
             )
     assert backend.sessions.created == 1
+
+
+def test_no_value_takes_the_memory_of_another(backend: Any) -> None:
+    """No size is known while a session is made, so ONNX Runtime would compare all values with all dead ones in vain."""
+    Step(backend).run(backend, *SHAPES[0])
+    [[compiled]] = backend.sessions._compiled.values()
+    assert not compiled.session.get_session_options().enable_mem_reuse
+    values = shape_inference.infer_shapes(compiled.lowered.model).graph.value_info
+    extents = [value.type.tensor_type.shape.dim for value in values]
+    known = [dims for dims in extents if dims and all(dim.HasField("dim_value") for dim in dims)]
+    assert len(extents) > 10
+    assert not known
 
 
 def test_a_graph_that_a_guard_refuses_gets_a_session_of_its_own(backend: Any) -> None:

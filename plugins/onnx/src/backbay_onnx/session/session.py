@@ -128,6 +128,9 @@ def session_options(num_threads: int | None, *, shared: bool, native: Path | Non
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.enable_cpu_mem_arena = False  # it takes twice the memory of a step, and makes none faster
+    # Before 1.32, ONNX Runtime compares each value with all dead ones, to take the memory of one of the same size. Sizes
+    # are unknown here, so it finds none, and a session took time with the square of its nodes: 45 s for 10,000.
+    options.enable_mem_reuse = False
     # A written state is bound as input and output. ONNX Runtime does not know it: nodes must run in our order.
     options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
     POOL.configure(options, num_threads or usable_cores(), shared=shared)
