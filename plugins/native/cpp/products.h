@@ -47,7 +47,7 @@ struct Layout {
 };
 constexpr Layout LAYOUTS[FORMATS] = {
     {ONE, 8, 1, 1, 18, 1},      {ONE, 8, 8, 1, 144, 2},      {ONE, 128, 1, 1, 34, 1},
-    {MINIMUM, 0, 1, 8, 144, 0}, {MINIMUM, 0, 8, 8, 1152, 0}, {HALVES, 32, 1, 8, 210, 0},
+    {MINIMUM, 0, 1, 8, 144, 1}, {MINIMUM, 0, 8, 8, 1152, 1}, {HALVES, 32, 1, 8, 210, 1},
 };
 
 struct Weights {

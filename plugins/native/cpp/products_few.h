@@ -1,5 +1,4 @@
-// Products of weights and a few tiles of columns: weights go from memory through registers, and are stored nowhere. AVX-512
-// does so for formats with one scale for a block; the blocks of others are unpacked eight at a time, which no registers hold.
+// Products of weights and a few tiles of columns: weights go from memory through registers, and are stored nowhere.
 
 template <int C, Scales S, void (*UNPACK)(const char *const *, long, Part *)>
 TARGET static void multiply_unpacking(const char *const *rows, long each, long blocks, const Entry *entries, float (*sums)[ROWS], Fetch &fetch) {
@@ -36,7 +35,10 @@ INLINE void multiply_tile(const Weights &w, const char *const *rows, long each, 
     case Q4_K_X8: go = multiply_interleaved<C>; break;
 #else
     case Q8_0: go = multiply_unpacking<C, EIGHT_BITS, unpack_q8_0>; break;
-    case Q4_0: go = multiply_unpacking<C, ONE, unpack_q4_0>; break;
+    case Q4_0: go = C == 1 ? multiply_q4_0 : multiply_unpacking<C, ONE, unpack_q4_0>; break;
+    case Q4_K: go = multiply_q4_k<C, Q4_K>; break;
+    case Q4_K_X8: go = multiply_q4_k<C, Q4_K_X8>; break;
+    case Q6_K: go = multiply_q6_k<C>; break;
 #endif
     default: break;
     }

@@ -10,8 +10,9 @@
 #ifdef BY_ROWS
 #include "products_rows.h"
 #include "products_interleaved.h"
-constexpr long direct_tiles(Format format) { return format == Q8_0 ? 2 : format == Q4_0_X8 ? LAYOUTS[format].tiles : 1; }
+constexpr long direct_tiles(Format format) { return format == Q8_0 ? 2 : LAYOUTS[format].tiles; }
 #else
+#include "products_units.h"
 constexpr long direct_tiles(Format format) { return LAYOUTS[format].tiles; }
 #endif
 #include "products_few.h"

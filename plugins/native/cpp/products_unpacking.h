@@ -62,13 +62,18 @@ INLINE void unpack_row_scales(const char *const *rows, long start, Part *parts) 
     store_scales(parts + 4, scales, minima, d, dmin);
 }
 
+// Of two blocks of a unit, the codes of one in the lower four bits of bytes, those of the other in the upper ones.
+INLINE void load_pair(const char *const *rows, long start, int pair, Ints *q) {
+    quads(rows, start + 16 + 32 * pair, q);
+    quads(rows, start + 32 + 32 * pair, q + 4);
+}
+
 INLINE void unpack_q4_k(const char *const *rows, long block, Part *parts) {
     const long start = block / 8 * 144;
     unpack_row_scales(rows, start, parts);
     Ints q[8];
     for (int pair = 0; pair < 4; pair++) {
-        quads(rows, start + 16 + 32 * pair, q);
-        quads(rows, start + 32 + 32 * pair, q + 4);
+        load_pair(rows, start, pair, q);
         for (int i = 0; i < 8; i++) {
             store(parts[2 * pair].codes[i], low(q[i]));
             store(parts[2 * pair + 1].codes[i], high(q[i]));
@@ -87,15 +92,20 @@ INLINE void unpack_interleaved_scales(const char *const *rows, long start, Part 
     }
 }
 
+// As load_pair.
+INLINE void load_interleaved_pair(const char *const *rows, long start, int pair, Ints *q) {
+    EACH(i, 4) pairs(rows, start + 128 + 256 * pair + 64 * i, q + 2 * i);
+}
+
 INLINE void unpack_q4_k_x8(const char *const *rows, long block, Part *parts) {
     const long start = block / 8 * 1152;
     unpack_interleaved_scales(rows, start, parts);
-    for (int n = 0; n < 16; n++) { // pieces of 8 bytes
-        Ints q[2];
-        pairs(rows, start + 128 + 64 * n, q);
-        for (int i = 0; i < 2; i++) {
-            store(parts[n / 4 * 2].codes[n % 4 * 2 + i], low(q[i]));
-            store(parts[n / 4 * 2 + 1].codes[n % 4 * 2 + i], high(q[i]));
+    Ints q[8];
+    for (int pair = 0; pair < 4; pair++) {
+        load_interleaved_pair(rows, start, pair, q);
+        for (int i = 0; i < 8; i++) {
+            store(parts[2 * pair].codes[i], low(q[i]));
+            store(parts[2 * pair + 1].codes[i], high(q[i]));
         }
     }
 }
@@ -111,24 +121,31 @@ INLINE void unpack_half_scales(const char *const *rows, long start, Part *parts)
     }
 }
 
+// 16 codes of each of four blocks that share their bytes: the first or the second, by groups of four.
+INLINE void load_piece(const char *const *rows, long start, long half, int piece, Ints (*codes)[4]) {
+    const Ints upper = bytes(48);
+    Ints a[4], b[4], h[4];
+    quads(rows, start + 64 * half + 16 * piece, a);
+    quads(rows, start + 64 * half + 32 + 16 * piece, b);
+    quads(rows, start + 128 + 32 * half + 16 * piece, h);
+    for (int i = 0; i < 4; i++) {
+        codes[0][i] = low(a[i]) | (shifted_left(h[i], 4) & upper);
+        codes[1][i] = low(b[i]) | (shifted_left(h[i], 2) & upper);
+        codes[2][i] = high(a[i]) | (h[i] & upper);
+        codes[3][i] = high(b[i]) | (shifted_right(h[i], 2) & upper);
+    }
+}
+
 INLINE void unpack_q6_k(const char *const *rows, long block, Part *parts) {
     const long start = block / 8 * 210;
-    const Ints upper = bytes(48);
     unpack_half_scales(rows, start, parts);
-    for (int n = 0; n < 4; n++) { // pieces of 16 in each of four blocks
+    for (int n = 0; n < 4; n++) {
         const long half = n / 2, piece = n % 2;
-        Ints a[4], b[4], h[4];
-        quads(rows, start + 64 * half + 16 * piece, a);
-        quads(rows, start + 64 * half + 32 + 16 * piece, b);
-        quads(rows, start + 128 + 32 * half + 16 * piece, h);
-        for (int i = 0; i < 4; i++) {
-            Part *part = parts + 4 * half;
-            const long group = 4 * piece + i;
-            store(part[0].codes[group], low(a[i]) | (shifted_left(h[i], 4) & upper));
-            store(part[1].codes[group], low(b[i]) | (shifted_left(h[i], 2) & upper));
-            store(part[2].codes[group], high(a[i]) | (h[i] & upper));
-            store(part[3].codes[group], high(b[i]) | (shifted_right(h[i], 2) & upper));
-        }
+        Ints codes[4][4];
+        load_piece(rows, start, half, piece, codes);
+        for (int i = 0; i < 4; i++)
+            for (int b = 0; b < 4; b++)
+                store(parts[4 * half + b].codes[4 * piece + i], codes[b][i]);
     }
 }
 
