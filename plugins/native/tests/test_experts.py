@@ -43,7 +43,9 @@ def dtype(request):
 def weights_of(dtype: DType):
     """A tensor of all experts' matrices, and one of each."""
     blocks = random_blocks(dtype, EXPERTS * ROWS * INNER, np.random.default_rng(1)).reshape(EXPERTS, -1)
-    return tensor_of(blocks, dtype, (INNER, ROWS, EXPERTS)), [tensor_of(w, dtype, (INNER, ROWS)) for w in blocks]
+    return tensor_of(blocks, dtype, (INNER, ROWS, EXPERTS)), [
+        tensor_of(w, dtype, (INNER, ROWS)) for w in blocks
+    ]
 
 
 def columns_of(tokens: int, slots: int):
@@ -69,7 +71,8 @@ def one_by_one(native, dtype, matrices, x, ids):
 
 
 @pytest.mark.parametrize(
-    ("tokens", "used", "slots", "skew"), [(1, 1, 1, 1), (1, 4, 1, 1), (7, 3, 3, 1), (90, 2, 1, 4), (40, 5, 5, 1)]
+    ("tokens", "used", "slots", "skew"),
+    [(1, 1, 1, 1), (1, 4, 1, 1), (7, 3, 3, 1), (90, 2, 1, 4), (40, 5, 5, 1)],
 )
 @pytest.mark.few(24)
 def test_each_column_meets_its_expert_as_if_it_were_alone(native, dtype, tokens, used, slots, skew) -> None:
@@ -107,7 +110,7 @@ def test_threads_in_any_order_at_once_and_one_by_one_leave_the_same_result(nativ
     with ThreadPoolExecutor(3) as pool:
         for order in ([0, 1, 2], [2, 0, 1], [0], [-1, -1], *[list(range(3))] * 20):
             found[:] = -1
-            list(pool.map(lambda thread, count=len(order): op(thread, count), order))
+            list(pool.map(op, order, [len(order)] * len(order)))
             np.testing.assert_array_equal(found, right)
             assert not any(result.op_params[8:16])
 

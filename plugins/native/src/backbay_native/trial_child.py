@@ -188,7 +188,9 @@ def _multiplies_by_experts(code: NativeCode, dtype: DType, slots: int, tiles: bo
     found = multiply_by_experts(code, number, tensor_of(blocks, dtype, (inner, rows, experts)), x, ids)
     columns = np.broadcast_to(x, (tokens, used, inner))
     matrices = [tensor_of(part, dtype, (inner, rows)) for part in blocks.reshape(experts, -1)]
-    each = (multiply(code, plain, matrices[ids[place]], columns[place][None]) for place in np.ndindex(ids.shape))
+    each = (
+        multiply(code, plain, matrices[ids[place]], columns[place][None]) for place in np.ndindex(ids.shape)
+    )
     numbers = _decoded(blocks, dtype, experts, rows, inner)
     expected = np.einsum("turi,tui->tur", numbers[ids], columns)
     return np.array_equal(found.reshape(-1, rows), np.concatenate(list(each))) and _is_close(found, expected)
