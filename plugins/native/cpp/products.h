@@ -56,6 +56,14 @@ struct Weights {
     Format format;
 };
 
+// A column's entries, of which one follows the other by a step.
+struct Codes {
+    Entry *entries;
+    long step;
+
+    Entry *block(long n) const { return entries + n * step; }
+};
+
 // Entries by tile, block and column. All tiles have the same number of columns, or one more.
 struct Columns {
     Entry *entries;
@@ -64,11 +72,66 @@ struct Columns {
     long tiles() const { return (count + most - 1) / most; }
     long first(long tile) const { return count * tile / tiles(); }
     Entry *block(long tile, long block) const { return entries + first(tile) * blocks + block * (first(tile + 1) - first(tile)); }
+    Codes column(long n) const {
+        const long tile = ((n + 1) * tiles() - 1) / count;
+        return {block(tile, 0) + n - first(tile), first(tile + 1) - first(tile)};
+    }
+};
+
+// The most columns of a tile: `wide`, for AMX, from so many columns on.
+struct Tiling {
+    long most, wide, from;
+
+    long of(long columns) const { return columns >= from ? wide : most; }
 };
 
 struct Result {
     float *data;
     long stride; // floats from a column to the next
+    const int32_t *places = nullptr; // of columns; null: they are in order, and of one matrix
+
+    float *column(long n) const { return data + (places ? places[n] : n) * stride; }
+};
+
+// Pairs of a token and one of its experts, in the order of tokens and in that of experts.
+struct Pairs {
+    long count, experts;
+    int32_t *starts;  // of each expert's pairs in the order of experts, and the end of the last one's
+    int32_t *ordered; // in the order of experts, the pairs
+    int32_t *expert, *place; // of each pair, its expert, and its place in that order
+
+    Pairs(void *data, long size, long count)
+        : count(count), experts(size - 1 - 3 * count), starts((int32_t *)data), ordered(starts + experts + 1),
+          expert(ordered + count), place(expert + count) {}
+};
+
+// Products of matrices that follow each other, each with columns of its own.
+struct Products {
+    Weights weights; // the first matrix
+    Entry *entries;
+    Tiling tiling;
+    Result result;
+    long matrices, size;   // bytes from a matrix to the next
+    const int32_t *starts; // the first column of each matrix, and the end of the last one's
+
+    Weights matrix(long n) const {
+        Weights w = weights;
+        w.data += n * size;
+        return w;
+    }
+    Columns columns(long n) const {
+        const long count = starts[n + 1] - starts[n];
+        return {entries + starts[n] * weights.blocks, count, weights.blocks, tiling.of(count)};
+    }
+    Codes codes(const Pairs &pairs, long pair) const {
+        const long expert = pairs.expert[pair];
+        return columns(expert).column(pairs.place[pair] - starts[expert]);
+    }
+    Result results(long n) const {
+        Result y = result;
+        y.places = y.places ? y.places + starts[n] : nullptr;
+        return y;
+    }
 };
 
 // The groups of rows of a product, by number. Each thread takes the next one when it has ended one, so that a thread which
@@ -113,6 +176,14 @@ struct Following {
 // Whether lines that are read once are fetched past the caches. On Zen 5 it costs 5 % more when they leave a core's own
 // caches; on Zen 4 only half as many lines, or less, come at a time past them.
 static const bool PAST_CACHES = is_zen5();
+
+// Columns of numbers, of which so many stand in each of several matrices.
+struct Source {
+    const char *data;
+    long count, step, far; // bytes from a column to the next, and from a matrix to the next
+
+    const float *column(long n) const { return (const float *)(data + n / count * far + n % count * step); }
+};
 
 // Memory that is fetched line by line while something else is computed.
 struct Fetch {

@@ -60,3 +60,20 @@ TARGET static void encode_columns(const float *x, long stride, Format format, co
         }
     }
 }
+
+// The part of all columns that belongs to a thread, in codes for each expert that they meet: as many pairs in turn share a column.
+TARGET static void encode_pairs(const Source &x, long sharing, const Pairs &pairs, Format format, const Products &products, int thread, int threads) {
+    const long blocks = products.weights.blocks, all = pairs.count / sharing * blocks, end = all * (thread + 1) / threads;
+    for (long at = all * thread / threads, next; at < end; at = next) {
+        const long column = at / blocks, first = at % blocks, pair = column * sharing;
+        next = at - first + blocks < end ? at - first + blocks : end;
+        const Codes made = products.codes(pairs, pair);
+        for (long block = first; block < first + next - at; block++)
+            encode(x.column(column) + block * BLOCK, format, made.block(block));
+        for (long n = 1; n < sharing; n++) {
+            const Codes copy = products.codes(pairs, pair + n);
+            for (long block = first; block < first + next - at; block++)
+                *copy.block(block) = *made.block(block);
+        }
+    }
+}

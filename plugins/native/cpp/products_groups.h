@@ -71,7 +71,7 @@ TARGET static void multiply_group(Scratch &s, const Weights &w, const Columns &x
     }
     const long row = group * ROWS, left = w.rows - row;
     for (long c = 0; c < columns; c++) {
-        float *out = y.data + (first + c) * y.stride + row;
+        float *out = y.column(first + c) + row;
         if (left >= ROWS)
             memcpy(out, s.sums[c], sizeof s.sums[c]);
         else
@@ -79,23 +79,49 @@ TARGET static void multiply_group(Scratch &s, const Weights &w, const Columns &x
     }
 }
 
-// What one thread does of a product. Its last turn fetches what the thread will read first of the next product; where threads
+// A turn of products: its number, its matrix, with the columns and results, and the turns of this matrix.
+struct Turn {
+    const Products *all;
+    long number = 0, matrix = -1, first = 0, end = 0;
+    Weights w = {};
+    Columns x = {};
+    Result y = {};
+    long groups = 0, tiles = 0, batch = 1; // of rows and of columns; tiles that are multiplied together
+
+    // Whether there is such a turn; it comes after those that were sought before.
+    bool seek(long turn) {
+        for (number = turn; turn >= end && ++matrix < all->matrices;)
+            if (all->starts[matrix] < all->starts[matrix + 1])
+                begin_matrix();
+        return turn < end;
+    }
+
+    void begin_matrix() {
+        w = all->matrix(matrix), x = all->columns(matrix), y = all->results(matrix);
+        const long near = NEAR / (long)(x.most * x.blocks * sizeof(Entry)), most = BATCH / x.most;
+        groups = (w.rows + ROWS - 1) / ROWS, tiles = x.tiles(), batch = near < 4 ? 4 : near < most ? near : most;
+        first = end, end += groups * ((tiles + batch - 1) / batch);
+    }
+
+    long group() const { return (number - first) % groups; }
+    long low_tile() const { return (number - first) / groups * batch; }
+    long high_tile() const { return low_tile() + batch < tiles ? low_tile() + batch : tiles; }
+};
+
+// What one thread does of products. Its last turn fetches what the thread will read first of the next ones; where threads
 // come one by one, they take its first groups.
-TARGET static void multiply(const Weights &w, const Columns &x, const Result &y, const Turns &turns, const Following &following) {
+TARGET static void multiply(const Products &products, const Turns &turns, const Following &following) {
     Scratch s;
-    const long groups = (w.rows + ROWS - 1) / ROWS, tiles = x.tiles();
-    const long near = NEAR / (long)(x.most * x.blocks * sizeof(Entry)), most = BATCH / x.most;
-    const long batch = near < 4 ? 4 : near < most ? near : most;
-    const long count = groups * ((tiles + batch - 1) / batch);
-    for (long turn = turns.first(), next; turn < count; turn = next) {
-        const long low_tile = turn / groups * batch, high_tile = low_tile + batch < tiles ? low_tile + batch : tiles;
-        next = turns.next();
-        const long first = turns.own == Turns::ANY ? count - 1 - turn : turns.own;
-        const Ahead ahead = next < count ? bytes_of(w, next % groups) : following.group(first, ROWS);
-        multiply_group(s, w, x, y, turn % groups, ahead, low_tile, high_tile);
+    Turn turn = {&products}, next = turn;
+    for (bool more = turn.seek(turns.first()); more; turn = next) {
+        next = turn;
+        more = next.seek(turns.next());
+        const long first = turns.own == Turns::ANY ? next.end - 1 - turn.number : turns.own;
+        const Ahead ahead = more ? bytes_of(next.w, next.group()) : following.group(first, ROWS);
+        multiply_group(s, turn.w, turn.x, turn.y, turn.group(), ahead, turn.low_tile(), turn.high_tile());
     }
 #ifdef VNNI
-    if (x.most == tiles::MOST)
+    if (products.tiling.wide > MOST)
         tiles::release();
 #endif
     turns.end();

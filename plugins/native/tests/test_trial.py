@@ -13,6 +13,7 @@ import pytest
 from backbay_native import (
     ATTENTION,
     CONVOLUTION,
+    EXPERTS,
     FORMATS,
     GATES,
     PRODUCTS,
@@ -24,10 +25,10 @@ from backbay_native import (
 )
 from backbay_native.native_code import INSTRUCTIONS, WITH_TILES
 
-PURPOSES = (ATTENTION, CONVOLUTION, GATES, PRODUCTS, RECURRENCE, ROWS)
+PURPOSES = (ATTENTION, CONVOLUTION, EXPERTS, GATES, PRODUCTS, RECURRENCE, ROWS)
 FUNCTIONS = (
     "visible_cells attention attention_parts attention_sum convolution gates columns products product_alone "
-    "delta_rule selective_scan join pick put"
+    "pairs expert_columns expert_products delta_rule selective_scan join pick put"
 )
 FAULTY = """
 #include <csignal>

@@ -38,6 +38,8 @@ def _avoided(library: Library, devices: Iterable[Device]) -> Iterator[tuple[str,
             yield from _calls(ops, dtypes, "backbay's native code is faster")
     for dtype in dict.fromkeys(name.removesuffix("_X8").lower() for name in library.native.formats):
         yield f"mulmat {dtype}", "backbay's native code is faster"
+        if library.native.formats_of_experts:
+            yield f"mulmat_id {dtype}", "backbay's native code is faster"
     for name, why in known_faults(library).items():
         yield f"mulmat of weights in {name}", why
     for device in devices:

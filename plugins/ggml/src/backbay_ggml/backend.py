@@ -200,6 +200,8 @@ class Ggml(Backend):
 
     def _multiplies_natively(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> bool:
         weight = specs[0]
+        if op is ops.mulmat_id:
+            return weight is not None and weight.dtype.name in self.library.native.formats_of_experts
         if op is not ops.mulmat or weight is None or four_dimensions(weight)[2:] != (1, 1):
             return False
         as_stored = weight.dtype.name in self.library.native.formats

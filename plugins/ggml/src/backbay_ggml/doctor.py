@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from backbay.internals import forced_cpu, human_bytes, run_helper
-from backbay_native import ATTENTION, CONVOLUTION, PRODUCTS, RECURRENCE, ROWS
+from backbay_native import ATTENTION, CONVOLUTION, EXPERTS, PRODUCTS, RECURRENCE, ROWS
 
 from .devices.device import Device, device_description, find_devices, reported_gpus, tried_gpus
 from .library.abi import NULL, c_string
@@ -64,6 +64,7 @@ def diagnose() -> dict[str, str]:
         "recurrences": native.describe(RECURRENCE, "ggml"),
         "copies of rows": native.describe(ROWS, "ggml"),
         "products of quantized weights": native.describe(PRODUCTS, "ggml"),
+        "products of experts": native.describe(EXPERTS, "ggml"),
         "repacked weights": _arrangement(library, REPACK),
         "amx": _arrangement(library, AMX),
         "products of one column": _one_column(library),

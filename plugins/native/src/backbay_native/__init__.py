@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from .calls import multiply as multiply
+from .calls import multiply_by_experts as multiply_by_experts
 from .calls import tensor_of as tensor_of
 from .native_code import ATTENTION as ATTENTION
 from .native_code import CONVOLUTION as CONVOLUTION
 from .native_code import ENTRY as ENTRY
+from .native_code import EXPERTS as EXPERTS
 from .native_code import FORMATS as FORMATS
 from .native_code import GATES as GATES
 from .native_code import MOST_ALONE as MOST_ALONE

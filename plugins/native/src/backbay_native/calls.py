@@ -50,6 +50,10 @@ def tensor_of(array: Array, dtype: DType | None = None, shape: Sequence[int] = (
     return made
 
 
+def as_tensor(operand: Array | TensorStruct) -> TensorStruct:
+    return operand if isinstance(operand, TensorStruct) else tensor_of(operand)
+
+
 def custom_op(
     code: NativeCode,
     name: str,
@@ -58,9 +62,7 @@ def custom_op(
     data: int = 0,
 ) -> Callable[[int, int], None]:
     """A custom op of ggml with its operands, to be called with the numbers of a thread and of all threads."""
-    made, *sources = (
-        each if isinstance(each, TensorStruct) else tensor_of(each) for each in (result, *operands)
-    )
+    made, *sources = map(as_tensor, (result, *operands))
     for n, source in enumerate(sources):
         made.src[n] = ctypes.pointer(source)
     function = code.function(name)
@@ -96,4 +98,33 @@ def encode_columns(code: NativeCode, format_: int, x: Array) -> Array:
     """Columns in codes, for weights in a format."""
     codes = np.zeros((len(x), x.shape[1] // 32 * ENTRY // 4), np.float32)
     run_op(code, "columns", codes, [x], format_)
+    return codes
+
+
+def multiply_by_experts(
+    code: NativeCode, format_: int, weights: TensorStruct, x: Array | TensorStruct, ids: Array | TensorStruct
+) -> Array:
+    """The products of experts' weights in a format and columns (tokens, 1 or used, inner), by ids (tokens, used)."""
+    used, tokens = as_tensor(ids).ne[:2]
+    table = tabulate_pairs(code, weights.ne[2], ids)
+    result = np.zeros((tokens, used, weights.ne[1]), np.float32)
+    codes = encode_for_experts(code, format_, x, table, tokens * used)
+    run_op(code, "expert_products", result, [weights, codes, table], format_)
+    return result
+
+
+def tabulate_pairs(code: NativeCode, experts: int, ids: Array | TensorStruct) -> Array:
+    """The table of the pairs of tokens and experts."""
+    used, tokens = as_tensor(ids).ne[:2]
+    table = np.zeros(experts + 1 + 3 * tokens * used, np.int32)
+    run_op(code, "pairs", table, [ids], experts)
+    return table
+
+
+def encode_for_experts(
+    code: NativeCode, format_: int, x: Array | TensorStruct, table: Array, pairs: int
+) -> Array:
+    """Columns in codes, by expert."""
+    codes = np.zeros((pairs, as_tensor(x).ne[0] // 32 * ENTRY // 4), np.float32)
+    run_op(code, "expert_columns", codes, [x, table], format_)
     return codes

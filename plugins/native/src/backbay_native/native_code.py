@@ -30,8 +30,8 @@ from backbay.plugin import CachedValue
 
 OFF = "0"
 DISTRIBUTION, STEM = "backbay-native", "libbackbay_kernels"
-ATTENTION, CONVOLUTION, GATES, PRODUCTS = "attention", "convolution", "gates", "products"  # purposes
-RECURRENCE, ROWS = "recurrence", "rows"
+ATTENTION, CONVOLUTION, EXPERTS, GATES = "attention", "convolution", "experts", "gates"  # purposes
+PRODUCTS, RECURRENCE, ROWS = "products", "recurrence", "rows"
 TILES = "tiles"  # of many columns, a purpose beside products, which few processors have code for
 EMULATED = "emulated AMX"  # instructions of tests' code for tiles
 MOST_TAPS = 32  # of a convolution
@@ -96,6 +96,11 @@ class NativeCode:
     def formats(self) -> Mapping[str, int]:
         """The formats of weights whose products can be used, with the numbers that functions get for them."""
         return self.untried_formats(tiles=self.has(TILES)) if self.has(PRODUCTS) else {}
+
+    @cached_property
+    def formats_of_experts(self) -> Mapping[str, int]:
+        """The same for products by experts."""
+        return self.formats if self.has(EXPERTS) else {}
 
     def untried_formats(self, *, tiles: bool = False) -> dict[str, int]:
         """The formats with code for this processor; with `tiles`, AMX multiplies many columns."""

@@ -21,11 +21,12 @@ from backbay import DType
 from backbay.internals import Array
 from backbay.plugin import decode
 
-from .calls import TensorStruct, multiply, run_op, tensor_of
+from .calls import TensorStruct, multiply, multiply_by_experts, run_op, tensor_of
 from .native_code import (
     ATTENTION,
     CONVOLUTION,
     EMULATED,
+    EXPERTS,
     GATES,
     PRODUCTS,
     RECURRENCE,
@@ -150,15 +151,49 @@ def _dtypes(code: NativeCode) -> list[DType]:
 def _multiplies(code: NativeCode, dtype: DType, format_: int) -> bool:
     rng = np.random.default_rng(2)
     rows, inner = 70, 768
-    data = random_blocks(dtype, rows * inner, rng)
-    x = rng.integers(-127, 128, (9, inner)).astype(np.float32)
-    x[:, ::32] = 127  # so that codes are exact
-    weights = decode(data.reshape(rows, -1, dtype.type_size), dtype).reshape(rows, inner).astype(np.float64)
-    matrix = tensor_of(data, dtype, (inner, rows))
+    data, x = random_blocks(dtype, rows * inner, rng), _exact_columns(rng, 9, inner)
+    weights, matrix = _decoded(data, dtype, rows, inner), tensor_of(data, dtype, (inner, rows))
     found, alone = (multiply(code, format_, matrix, each) for each in (x, x[:1]))
-    return np.array_equal(found[:1], alone) and bool(
-        np.allclose(found, x @ weights.T, rtol=CLOSE, atol=CLOSE * np.abs(x @ weights.T).max())
+    return np.array_equal(found[:1], alone) and _is_close(found, x @ weights.T)
+
+
+def _exact_columns(rng: np.random.Generator, *shape: int) -> Array:
+    """Columns that their codes tell exactly."""
+    x = rng.integers(-127, 128, shape).astype(np.float32)
+    x[..., ::32] = 127
+    return x
+
+
+def _decoded(blocks: Array, dtype: DType, *shape: int) -> Array:
+    return decode(blocks.reshape(*shape[:-1], -1, dtype.type_size), dtype).reshape(shape).astype(np.float64)
+
+
+def _is_close(found: Array, expected: Array) -> bool:
+    return bool(np.allclose(found, expected, rtol=CLOSE, atol=CLOSE * np.abs(expected).max()))
+
+
+def check_experts(code: NativeCode) -> bool:
+    """Whether products by experts are right, and those of each column with its expert's weights, bit by bit."""
+    ways = (False, True) if code.instructions(TILES) else (False,)
+    return all(_multiplies_by_experts(code, *call) for call in product(_dtypes(code), (1, 3), ways))
+
+
+def _multiplies_by_experts(code: NativeCode, dtype: DType, slots: int, tiles: bool) -> bool:
+    rng = np.random.default_rng(slots)
+    experts, rows, inner, tokens, used = 5, 70, 512, 20, 3
+    blocks, x = random_blocks(dtype, experts * rows * inner, rng), _exact_columns(rng, tokens, slots, inner)
+    ids = rng.integers(0, experts - 1, (tokens, used), np.int32)  # one expert has no columns
+    ids[:, 0] = 2  # and one has many
+    plain, number = (code.untried_formats(tiles=way)[dtype.name] for way in (False, tiles))
+    found = multiply_by_experts(code, number, tensor_of(blocks, dtype, (inner, rows, experts)), x, ids)
+    columns = np.broadcast_to(x, (tokens, used, inner))
+    matrices = [tensor_of(part, dtype, (inner, rows)) for part in blocks.reshape(experts, -1)]
+    each = (
+        multiply(code, plain, matrices[ids[place]], columns[place][None]) for place in np.ndindex(ids.shape)
     )
+    numbers = _decoded(blocks, dtype, experts, rows, inner)
+    expected = np.einsum("turi,tui->tur", numbers[ids], columns)
+    return np.array_equal(found.reshape(-1, rows), np.concatenate(list(each))) and _is_close(found, expected)
 
 
 def check_tiles(code: NativeCode) -> str:
@@ -195,6 +230,7 @@ def _operands(dtype: DType, rows: int, inner: int, columns: int) -> tuple[Tensor
 TRIALS: dict[str, Callable[[NativeCode], bool | str]] = {
     ATTENTION: check_attention,
     CONVOLUTION: check_convolution,
+    EXPERTS: check_experts,
     GATES: check_gates,
     PRODUCTS: check_products,
     RECURRENCE: check_recurrence,

@@ -141,12 +141,17 @@ class GgmlBuilder(TensorBuilder):
             result = self.call("cont", result)
         self.bind(node, result)
 
-    def product_op(self, name: str, shape: Sequence[int], operands: Sequence[Ptr], data: Ptr) -> Ptr:
-        """A product by native code. On the CPU alone, the product before it fetches its first weights from memory."""
+    def product_op(
+        self, name: str, shape: Sequence[int], operands: Sequence[Ptr], data: Ptr, *, by_ids: bool = False
+    ) -> Ptr:
+        """A product by native code. On the CPU alone, the product before it fetches its first weights from memory.
+
+        Which weights a product by ids reads first, none before it knows.
+        """
         made = self.custom(name, shape, operands, data)
-        if self._last_product is not None:
+        if self._last_product is not None and not by_ids:
             self._last_product.src[NEXT_WEIGHTS] = operands[0]
-        self._last_product = made if self._op_placer is None else None
+        self._last_product = made if self._op_placer is None and not by_ids else None
         return made
 
     def rows_to_write(self, rows: Ptr, ids: Node) -> Ptr:

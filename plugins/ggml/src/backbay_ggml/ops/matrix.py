@@ -15,7 +15,7 @@ from backbay.internals import contiguous_strides
 from backbay_native import ENTRY, MOST_ALONE
 
 from ..devices.known_faults import PRODUCT_NAN, REPEATED_IDS
-from ..library.abi import FULL_PRECISION, NULL, Ptr, ffi, view_owner
+from ..library.abi import FULL_PRECISION, NULL, Ptr, ffi, tensor_address, view_owner
 from ..library.avoidance import HALF_SUMS, ROWS_OVERWRITTEN, SLOW_COLUMNS, VIEWS_OF_EXPERTS
 from ..lowering.builder import GgmlBuilder, kernel
 from ..tensors.tensor_builder import four_dimensions
@@ -43,6 +43,8 @@ def mulmat_full_prec(g: GgmlBuilder, w: Node, x: Node) -> Ptr:
 
 @kernel(ops.mulmat_id)
 def mulmat_id(g: GgmlBuilder, w: Node, x: Node, ids: Node) -> Ptr:
+    if g.on_cpu and w.dtype.name in g.library.native.formats_of_experts:
+        return _multiply_natively_by_experts(g, w, x, ids)
     experts, columns, chosen = g.rows(w), _activation(g, w, x), g.raw(ids)
     if not g.on_cpu and g.avoids(VIEWS_OF_EXPERTS):
         # Vulkan's code reads all ids as if they adjoined, ends the process at columns that do not adjoin, and rounds experts
@@ -63,6 +65,25 @@ def _by_experts(g: GgmlBuilder, experts: Ptr, columns: Ptr, ids: Ptr) -> Ptr:
     if g.fails(PRODUCT_NAN):  # Vulkan's code heeds this for experts in f16 alone
         made.op_params[0] = FULL_PRECISION
     return made
+
+
+def _multiply_natively_by_experts(g: GgmlBuilder, w: Node, x: Node, ids: Node) -> Ptr:
+    columns, chosen, experts = g.rows(x, DType.F32), g.raw(ids), w.dim(2)
+    number = ffi.cast("void *", g.library.native.formats_of_experts[w.dtype.name])
+
+    def tabulate() -> Ptr:
+        size, count = experts + 1 + 3 * ids.size, ffi.cast("void *", experts)
+        return g.custom("pairs", (size, 1, 1, 1), [chosen], count, dtype=DType.I32, threads=1)
+
+    table = g.once(chosen, f"pairs of {experts}", tabulate)
+
+    def encode() -> Ptr:
+        entries = x.dim(0) // BLOCK * ENTRY // DType.F32.type_size, ids.size, 1, 1
+        return g.custom("expert_columns", entries, [columns, table], number)
+
+    codes = g.once(columns, f"codes for {w.dtype} by {tensor_address(table)}", encode)
+    shape = w.dim(1), *four_dimensions(ids)[:2], 1
+    return g.product_op("expert_products", shape, [g.rows(w), codes, table], number, by_ids=True)
 
 
 @kernel(ops.add_id)
