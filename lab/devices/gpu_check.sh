@@ -232,9 +232,9 @@ perform() { # a step, with its output in a file
     tail -n 12 "$WORK/results/$1.log"
     echo "status $status after $((SECONDS - begun)) s, $(date -u +%FT%TZ)" | tee -a "$WORK/results/$1.log"
     # Nothing runs without these two. Builds, the suite and logits go on in the next call, and what had less time begins again.
-    case $status:$1 in 0:* | 124:*) ;; *:install | *:ggml) return 1 ;; esac
+    case $status,$1 in 0,* | 124,*) ;; *,install | *,ggml) return 1 ;; esac
     [ $status = 124 ] && [ $limit -lt $LIMIT ] && return 124
-    case $status:$1 in 124:ggml | 124:llama | 124:again:* | 124:suite:* | 124:framework:* | 124:logits:*) return 124 ;; esac
+    case $status,$1 in 124,ggml | 124,llama | 124,again:* | 124,suite:* | 124,framework:* | 124,logits:*) return 124 ;; esac
     touch "$WORK/results/$1.done"
 }
 

@@ -1,4 +1,4 @@
-"""Where a model lies on a GPU, beside what NVIDIA's driver counts: freely, within half of that, and beside a full device.
+"""Where a model lies on a GPU, beside what NVIDIA's driver counts: freely, within two thirds of that, and beside a full device.
 
     python lab/devices/gpu_memory.py one_b.q4_0.gguf ggml CUDA:0
 
@@ -52,15 +52,15 @@ def main() -> int:
     args = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, stream=sys.stdout, format="    %(message)s")
     layers, there = placed(args, "all memory", BackendParams())
-    limit = there // 2
-    fewer, taken = placed(args, "half of that", BackendParams(max_memory={args.device: limit}))
+    limit = there * 2 // 3
+    fewer, taken = placed(args, "two thirds of that", BackendParams(max_memory={args.device: limit}))
     try:
         held = HeldMemory(limit)
     except OSError as error:
         sys.stdout.write(f"no device was filled: {error}\n")
     else:
         with closing(held):
-            placed(args, "beside a program that leaves half of that", BackendParams())
+            placed(args, "beside a program that leaves as much", BackendParams())
     return 0 if taken <= limit and 0 < fewer < layers else 1
 
 
