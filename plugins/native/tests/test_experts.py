@@ -132,5 +132,5 @@ def test_the_first_thread_alone_makes_the_table_of_pairs(native_code) -> None:
 
 def test_ids_of_no_expert_write_to_no_other_memory(native_code) -> None:
     """Core refuses them."""
-    ids = np.int32([[3, -1], [1 << 30, 2]])
+    ids = np.array([[3, -1], [1 << 30, 2]], np.int32)
     np.testing.assert_array_equal(tabulate_pairs(native_code, EXPERTS, ids)[-8:-4], [3, 5, 5, 2])
