@@ -4,7 +4,6 @@
 // versions. Functions return null, or a status that describes an error.
 #pragma once
 
-#include "onnx_team.h"
 #include "tensor.h"
 
 #include <vector>
@@ -56,7 +55,7 @@ static inline Status *output(Context *context, size_t n, const int64_t *extents,
 }
 static inline void release(Status *status) { ((void (*)(Status *))table[93])(status); }
 static inline void release(Shape *shape) { ((void (*)(Shape *))table[99])(shape); }
-// Calls a function for all numbers below `count`, on the session's own threads.
+// Calls a function for all numbers below `count`, on the threads of the session.
 static inline Status *each(const Context *context, size_t count, void (*function)(void *, size_t), void *data) {
     return call<274>(context, function, count, (size_t)0, data);
 }
@@ -129,10 +128,9 @@ struct Array {
 // A run of a kernel.
 class Run {
     Context *context;
-    const int64_t threads;
 
   public:
-    Run(Context *context, int64_t threads) : context(context), threads(threads) {}
+    explicit Run(Context *context) : context(context) {}
 
     // Whether an optional input is there.
     bool has(size_t n) const {
@@ -168,7 +166,7 @@ class Run {
         return made;
     }
 
-    // Calls a function of (part, parts) for all parts, on as many threads as the session has.
+    // Calls a function of (part, parts) for all parts, on the threads of the session.
     template <class Part> void parts(long count, const Part &part) const {
         struct Loop {
             const Part &part;
@@ -176,25 +174,12 @@ class Run {
         } loop = {part, count};
         if (count <= 1)
             return part(0, 1);
-        const auto call = [](void *data, size_t n) { ((Loop *)data)->part((int)n, (int)((Loop *)data)->count); };
-        if (threads < 2 || !share(threads, count, call, &loop))
-            need(each(context, count, call, &loop));
+        need(each(context, count, [](void *data, size_t n) { ((Loop *)data)->part((int)n, (int)((Loop *)data)->count); }, &loop));
     }
 };
 
-template <class T> static T attribute_of(const Info *info, const char *name) {
-    T found = 0;
-    need(attribute(info, name, &found));
-    return found;
-}
-
-// An op of ONNX Runtime for a class of kernels: NAME, TYPES of inputs and RESULT, a constructor from attributes, and `run`. The
-// attribute `threads` says how many share an op's parts; without it, those of the session do.
+// An op of ONNX Runtime for a class of kernels: NAME, TYPES of inputs and RESULT, a constructor from attributes, and `run`.
 template <class Kernel> static const Op *op() {
-    struct Made {
-        const Kernel kernel;
-        const int64_t threads;
-    };
     static const Op made = [] {
         Op op = {};
         op.version = VERSION;
@@ -209,13 +194,10 @@ template <class Kernel> static const Op *op() {
         op.input_memory = [](const Op *, size_t) { return 0; };
         op.first_version = [](const Op *) { return 1; };
         op.last_version = [](const Op *) { return INT32_MAX; };
-        op.destroy = [](void *kernel) { delete (Made *)kernel; };
+        op.destroy = [](void *kernel) { delete (Kernel *)kernel; };
         op.make = [](const Op *, Table, const Info *info, void **kernel) -> Status * {
             try {
-                int64_t threads = 0;
-                if (Status *missing = attribute(info, "threads", &threads))
-                    release(missing);
-                *kernel = new Made{Kernel(info), threads};
+                *kernel = new Kernel(info);
             } catch (const Failed &failed) {
                 return failed.status;
             } catch (...) {
@@ -225,8 +207,7 @@ template <class Kernel> static const Op *op() {
         };
         op.compute = [](void *kernel, Context *context) -> Status * {
             try {
-                const Made *const made = (const Made *)kernel;
-                made->kernel.run(Run(context, made->threads));
+                ((const Kernel *)kernel)->run(Run(context));
             } catch (const Failed &failed) {
                 return failed.status;
             } catch (...) {
@@ -237,6 +218,12 @@ template <class Kernel> static const Op *op() {
         return op;
     }();
     return &made;
+}
+
+template <class T> static T attribute_of(const Info *info, const char *name) {
+    T found = 0;
+    need(attribute(info, name, &found));
+    return found;
 }
 
 const Op *cells_op();

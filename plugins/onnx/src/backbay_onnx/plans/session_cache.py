@@ -8,10 +8,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from onnx.helper import make_attribute
-
 from backbay import BackendParams, Graph
-from backbay.internals import Ledger, return_freed_memory, usable_cores
+from backbay.internals import Ledger, return_freed_memory
 from backbay.plugin import CPU, Entry, Workspace
 from backbay_native import NativeCode
 
@@ -146,11 +144,7 @@ class SessionCache:
         # A session without native code is made in half of the time.
         domains = [each.domain for each in lowered.model.opset_import]
         native = services.native.path if DOMAIN in domains else None
-        threads = services.params.num_threads or usable_cores()
-        options = session_options(threads, shared=services.shared_threads, native=native)
-        for node in lowered.model.graph.node:
-            if node.domain == DOMAIN:
-                node.attribute.append(make_attribute("threads", threads))
+        options = session_options(services.params.num_threads, shared=services.shared_threads, native=native)
         events = SessionProfile(options) if profiled else None
         limit = services.params.max_memory.get(services.device.id)
         needed = len(lowered.model.graph.node) * NODE

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from backbay.internals import Bytes, without_forks
+from backbay.internals import Bytes, usable_cores, without_forks
 
 from .cpu_nodes import CPU_NODES, leave_nodes_to_cpu
 from .device import Device, lacks_float16
@@ -122,7 +122,7 @@ POOL = SharedThreadPool()
 DISABLED = ["MatmulTransposeFusion", "Pad_Fusion"]
 
 
-def session_options(num_threads: int, *, shared: bool, native: Path | None = None) -> Any:
+def session_options(num_threads: int | None, *, shared: bool, native: Path | None = None) -> Any:
     """The options of every session; `native` is a file of custom ops."""
     ort = load_runtime()
     options = ort.SessionOptions()
@@ -133,7 +133,7 @@ def session_options(num_threads: int, *, shared: bool, native: Path | None = Non
     options.enable_mem_reuse = False
     # A written state is bound as input and output. ONNX Runtime does not know it: nodes must run in our order.
     options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
-    POOL.configure(options, num_threads, shared=shared)
+    POOL.configure(options, num_threads or usable_cores(), shared=shared)
     options.add_session_config_entry("session.use_external_initializer_file_buffers_directly", "1")
     if native is not None:
         with translate_errors("loading native code"):
