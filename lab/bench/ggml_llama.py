@@ -222,7 +222,7 @@ def _host_time(backend: Any, shape: Shape) -> float:
         step.cells.from_ints([5])
         step.ctx.compute(step.logits)
         middle = time.perf_counter()
-        plan._lib.ggml_graph_compute(plan._graph, plan._cplan)
+        plan._lib.ggml_graph_compute(plan.graph, plan._cplan)
         beside.append(2 * middle - begun - time.perf_counter())
     return 1e6 * statistics.median(beside)
 
