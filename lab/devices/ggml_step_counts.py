@@ -34,8 +34,11 @@ CALLS = [
     "waits for fences",
     "waits for queues",
     "waits for devices",
+    "waits for semaphores",
+    "submissions",
+    "command buffers",
+    "fences found ready",
 ]
-CALLS += ["waits for semaphores", "submissions", "command buffers", "fences found ready"]
 
 
 class StepCounts:

@@ -23,7 +23,7 @@
 #define EXPORTED __attribute__((visibility("default")))
 #define MOST 16
 
-// Functions whose calls are counted, with their parameters and arguments; step_counts.py has the same order.
+// Functions whose calls are counted, with their parameters and arguments; ggml_step_counts.py has the same order.
 #define COUNTED(each) \
     each(void, vkCmdDispatch, CmdDispatch, (VkCommandBuffer of, uint32_t x, uint32_t y, uint32_t z), (of, x, y, z)) \
     each(void, vkCmdCopyBuffer, CmdCopyBuffer, \

@@ -8,31 +8,11 @@ import numpy as np
 import pytest
 
 from backbay import DType
-from backbay_native import PRODUCTS, multiply, multiply_by_experts, tensor_of
+from backbay_native import multiply, multiply_by_experts, tensor_of
 from backbay_native.calls import custom_op, encode_for_experts, tabulate_pairs
 from backbay_native.trial_cases import SCALES, random_blocks
 
 EXPERTS, ROWS, INNER = 6, 104, 768
-
-
-@pytest.fixture(
-    scope="module",
-    params=[
-        "native_code",
-        "native_code_without_vnni",
-        "native_code_without_avx512",
-        "native_code_with_tiles",
-        pytest.param("emulated_code_without_vnni", marks=pytest.mark.thorough),
-        pytest.param("emulated_code_with_vnni", marks=pytest.mark.thorough),
-    ],
-)
-def native(request):
-    """Code for each kind of processor, and the numbers of its formats with AMX where that is tested, and without it."""
-    code = request.getfixturevalue(request.param)
-    if not code.instructions(PRODUCTS):
-        pytest.skip("no code for this processor")
-    tiles = request.param == "native_code_with_tiles"
-    return code, code.untried_formats(tiles=tiles), code.untried_formats()
 
 
 @pytest.fixture(params=SCALES, ids=str)
@@ -61,7 +41,7 @@ def chosen(tokens: int, used: int, skew: float = 1.0):
 
 
 def one_by_one(native, dtype, matrices, x, ids):
-    code, _, plain = native
+    code, plain = native[0], native[0].untried_formats()  # without AMX
     columns = np.broadcast_to(x, (*ids.shape, INNER))
     each = [
         multiply(code, plain[dtype.name], matrices[ids[place]], columns[place][None])
@@ -76,7 +56,7 @@ def one_by_one(native, dtype, matrices, x, ids):
 )
 @pytest.mark.few(24)
 def test_each_column_meets_its_expert_as_if_it_were_alone(native, dtype, tokens, used, slots, skew) -> None:
-    code, formats, _ = native
+    code, formats = native
     experts, matrices = weights_of(dtype)
     x, ids = columns_of(tokens, slots), chosen(tokens, used, skew)
     found = multiply_by_experts(code, formats[dtype.name], experts, x, ids)
@@ -84,7 +64,7 @@ def test_each_column_meets_its_expert_as_if_it_were_alone(native, dtype, tokens,
 
 
 def test_columns_ids_and_experts_may_lie_apart(native, dtype) -> None:
-    code, formats, _ = native
+    code, formats = native
     experts, matrices = weights_of(dtype)
     every_second = tensor_of(experts.array, dtype, (INNER, ROWS, EXPERTS // 2))
     every_second.nb[2] *= 2
@@ -98,7 +78,7 @@ def test_columns_ids_and_experts_may_lie_apart(native, dtype) -> None:
 
 @pytest.mark.parametrize("tokens", [1, 30])
 def test_threads_in_any_order_at_once_and_one_by_one_leave_the_same_result(native, dtype, tokens) -> None:
-    code, formats, _ = native
+    code, formats = native
     number, (experts, _) = formats[dtype.name], weights_of(dtype)
     x, ids = columns_of(tokens, 1), chosen(tokens, 3)
     right = multiply_by_experts(code, number, experts, x, ids)

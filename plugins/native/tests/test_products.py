@@ -11,34 +11,13 @@ from repacked import repacked
 
 from backbay import DType
 from backbay.plugin import decode
-from backbay_native import FORMATS, MOST_ALONE, PRODUCTS, multiply, tensor_of
+from backbay_native import FORMATS, MOST_ALONE, multiply, tensor_of
 from backbay_native.calls import custom_op, encode_columns
 from backbay_native.trial_cases import SCALES, random_blocks
 
 X8 = {"Q4_0_X8": DType.Q4_0, "Q4_K_X8": DType.Q4_K}
 SHAPES = [(1, 256), (3, 512), (8, 256), (31, 1024), (33, 768), (64, 2048), (72, 8192), (130, 1280)]
 ROUNDED = 1e-6  # of the sum of magnitudes
-
-
-@pytest.fixture(
-    scope="module",
-    params=[
-        "native_code",
-        "native_code_without_vnni",
-        "native_code_without_avx512",
-        "native_code_with_tiles",
-        pytest.param("emulated_code_without_vnni", marks=pytest.mark.thorough),
-        pytest.param("emulated_code_with_vnni", marks=pytest.mark.thorough),
-    ],
-)
-def native(request):
-    """Code for this processor, for one without VNNI, for one without AVX-512, and for one with AMX, also where this processor
-    lacks AVX-512; and its formats.
-    """
-    code = request.getfixturevalue(request.param)
-    if not code.instructions(PRODUCTS):
-        pytest.skip("no code for this processor")
-    return code, code.untried_formats(tiles=request.param == "native_code_with_tiles")
 
 
 @pytest.fixture(params=FORMATS)

@@ -154,7 +154,7 @@ class Ggml(Backend):
     def _compile_for_devices(self, graph: Graph) -> Plan:
         make = partial(MultiDevicePlan, self.services, graph, self.scheduler)
         usual, ids = make().build(), [each for each in ids_of_several_rows(graph) if are_known(each)]
-        return TwinPlan(ids, usual, lambda: make(equal_rows=True).build()) if ids else usual
+        return TwinPlan(ids, usual, lambda: make(repeating=ids).build()) if ids else usual
 
     @cached_property
     def services(self) -> GgmlPlanResources:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import nan, prod
 from typing import Any, final
 
@@ -56,13 +56,13 @@ class GgmlBuilder(TensorBuilder):
         flash: bool,
         weights: ModelWeights | None = None,
         op_placer: OpPlacer | None = None,
-        equal_rows: bool = False,
+        repeating: Collection[Node] = (),
     ) -> None:
         super().__init__(library)
         self.flash = flash  # whether attention may use flash attention
         self._weights = weights
         self._op_placer = op_placer  # None where the CPU runs everything
-        self._equal_rows = equal_rows  # whether rows that are written by equal ids are made equal first
+        self._repeating = repeating  # ids of writes that may repeat: rows of the same id are made equal first
         self.positions: list[tuple[Ptr, Node]] = []  # constants that each run makes anew, of ids
         self._roots: dict[int, Ptr] = {}  # by node index: the tensors that hold data
         self._latest: dict[int, Ptr] = {}  # by node index of a storage: its latest write
@@ -155,12 +155,16 @@ class GgmlBuilder(TensorBuilder):
         return made
 
     def rows_to_write(self, rows: Ptr, ids: Node) -> Ptr:
-        """Rows for the places that ids name; those of equal ids are equal, if a plan is to make them so."""
-        if not self._equal_rows or ids.shape[0] == 1 or ids.storage.leaf is None:
+        """Rows for the places that ids name; those of the same id are equal, if it may repeat."""
+        if ids not in self._repeating:
             return rows
-        last = self.constant(np.zeros(tuple(rows.ne)[3:0:-1], np.int32), DType.I32)
-        self.positions.append((last, ids))
-        return self.call("get_rows", rows, last)
+        shape = tuple(rows.ne)[3:0:-1]
+
+        def positions() -> Ptr:
+            self.positions.append((self.constant(np.zeros(shape, np.int32), DType.I32), ids))
+            return self.positions[-1][0]
+
+        return self.call("get_rows", rows, self.once(self.raw(ids), f"the last of each, {shape}", positions))
 
     # -- operands ----------------------------------------------------------------------------------------
 

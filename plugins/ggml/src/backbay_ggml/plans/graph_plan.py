@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar, final
 
@@ -99,7 +99,7 @@ class GgmlPlan(Plan):
         nodes: Graph,
         op_placer: OpPlacer | None = None,
         *,
-        equal_rows: bool = False,
+        repeating: Collection[Node] = (),
     ) -> None:
         self._services, self._library, self._lib = services, services.library, services.library.lib
         self._nodes = nodes
@@ -115,7 +115,7 @@ class GgmlPlan(Plan):
             flash=services.flash,
             weights=services.weights,
             op_placer=op_placer,
-            equal_rows=equal_rows,
+            repeating=repeating,
         )
 
     @final

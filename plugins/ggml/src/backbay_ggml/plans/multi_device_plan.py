@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import final
 
 import numpy as np
 
-from backbay import BackendUnavailableError, Graph, OptionError
+from backbay import BackendUnavailableError, Graph, Node, OptionError
 from backbay.internals import Bytes, Timings, cached_property
 from backbay.plugin import Cancel, Entry, check_cancel
 
@@ -204,7 +204,7 @@ class MultiDeviceScheduler(ComputeMemory["MultiDevicePlan"]):
 class MultiDevicePlan(GgmlPlan):
     """A graph that ggml's scheduler runs, with constants and copies of the outputs in host memory.
 
-    With `equal_rows`, rows that are written by equal ids are made equal first: devices write them at once.
+    Rows that are written by one of the `repeating` ids are made equal first: devices write them at once.
     """
 
     def __init__(
@@ -213,12 +213,12 @@ class MultiDevicePlan(GgmlPlan):
         graph: Graph,
         scheduler: MultiDeviceScheduler,
         *,
-        equal_rows: bool = False,
+        repeating: Collection[Node] = (),
     ) -> None:
         op_placer = OpPlacer(
             services.library, scheduler.devices, graph, services.device_of, services.product_home
         )
-        super().__init__(services, graph, op_placer, equal_rows=equal_rows)
+        super().__init__(services, graph, op_placer, repeating=repeating)
         self._scheduler, self._op_placer = scheduler, op_placer
         self._copies: dict[int, tuple[Ptr, Bytes]] = {}  # of outputs, by the address of their tensors
         self.placed_ops: list[tuple[Ptr, Device]] = []
