@@ -46,6 +46,7 @@ def main() -> None:
     parser.add_argument(
         "--gpu-layers", type=int, default=-1, help="layers of a backend on GPUs; by default all that fit"
     )
+    parser.add_argument("--option", action="append", default=[], help="of the backend, as NAME=VALUE")
     args = parser.parse_args()
     llama = [LLAMA_CPP] if importlib.util.find_spec("llama_cpp") else []
     args.sides = args.sides or [NATIVE, args.backend, *llama]
@@ -109,6 +110,7 @@ class Engine:
 
     def __init__(self, args: argparse.Namespace) -> None:
         import backbay_engine
+        from backbay import BackendParams
 
         self.args, self.number = args, 0
         context = max(args.prompt, args.depth + args.tokens + 2 * OTHERS) + 16
@@ -119,6 +121,7 @@ class Engine:
             parallel=max(args.counts, default=1),
             num_threads=args.threads,
             num_gpu_layers=args.gpu_layers,
+            params=BackendParams(options=dict(each.split("=", 1) for each in args.option)),
         )
         self.runs = watched(self.llm.backend)
         self.endless = dict.fromkeys(self.llm.end_ids, float("-inf"))  # no answer may end early

@@ -115,7 +115,9 @@ machine() { # with the trial of each of ggml's devices
     backbay doctor
 }
 
-tiny() { "$PY" lab/devices/tiny_model.py "$1" "$(device "$1")"; }
+tiny() { # tiny BACKEND [OPTION]
+    "$PY" lab/devices/tiny_model.py "$1" "$(device "$1")" ${2:+--option "$2"}
+}
 
 counts() { "$PY" lab/devices/step_counts.py "$1" "$(device "$1")"; }
 
@@ -161,7 +163,7 @@ file() { echo "$WORK/$1.q4_0.gguf"; }
 
 memory() { "$PY" lab/devices/gpu_memory.py "$(file "${SHAPES%% *}")" "$1" "$(device "$1")"; }
 
-speed() { # speed SIDE SHAPE: a prompt of 512, and several sequences after 64 tokens; eager: without CUDA graphs
+speed() { # speed SIDE SHAPE: a prompt of 512, and several sequences after 64 tokens; graphs: onnx with CUDA graphs, eager: ggml without
     local path
     path=$(file "$2")
     case $1 in
@@ -169,6 +171,7 @@ speed() { # speed SIDE SHAPE: a prompt of 512, and several sequences after 64 to
             "$WORK/llama/bin/llama-bench" -m "$path" -p 512 -n 64 -ngl 99 &&
                 "$WORK/llama/bin/llama-batched-bench" -m "$path" -c 4096 -npp 64 -ntg 64 -npl "$(IFS=,; echo "${COUNTS[*]}")" -ngl 99
             ;;
+        graphs) columns onnx "$2" --option cuda_graphs=on ;;
         eager) GGML_CUDA_DISABLE_GRAPHS=1 columns ggml "$2" ;;
         theirs) BACKBAY_GGML_LIB=$WORK/llama/bin columns ggml "$2" ;; # our plans on llama.cpp's libggml
         *) columns "$1" "$2" ;;
@@ -193,11 +196,11 @@ amx() { # on the CPU, with AMX and without
 }
 
 steps() { # ONNX Runtime is tried with CUDA alone
-    local each shape backends="ggml onnx" llama=llama more="eager theirs"
+    local each shape backends="ggml onnx" llama=llama more="graphs eager theirs"
     [ "$KIND" = CUDA ] || backends=ggml
     if [ "${GPU_PYTHON:-}" ]; then llama= more=; else echo install ggml; fi
     echo machine tiny:ggml gpus again:ggml
-    [ "$KIND" = CUDA ] && echo tiny:onnx again:onnx
+    [ "$KIND" = CUDA ] && echo tiny:onnx tiny:onnx:cuda_graphs=on again:onnx
     for each in $backends; do echo "suite:$each"; done
     for shape in $SHAPES; do
         echo "model:$shape"

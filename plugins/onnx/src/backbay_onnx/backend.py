@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,11 @@ class OnnxBackend(Backend):
             choice_of("auto", HOST_PROVIDER.option, *[provider.option for provider in GPU_PROVIDERS]),
             "auto: a GPU through CUDA if one works, else the CPU; others: this provider, or an error with the reason",
         ),
+        "cuda_graphs": Option(
+            "off",
+            choice_of("off", "on"),
+            "on: CUDA plays the third run of a graph, and later ones, as a CUDA graph, which has not been tried on a GPU",
+        ),
         "exports": Option(
             "own",
             choice_of("own", "standard"),
@@ -104,7 +110,10 @@ class OnnxBackend(Backend):
 
     @cached_property
     def device(self) -> Device:
-        return choose_device(self.option_values["provider"], self.params.gpu_layers, self.blocks.count)
+        device = choose_device(self.option_values["provider"], self.params.gpu_layers, self.blocks.count)
+        return replace(
+            device, records=self.option_values["cuda_graphs"] == "on" and bool(device.provider.recording)
+        )
 
     @cached_property
     def layers(self) -> LayerAssignment:

@@ -46,12 +46,13 @@ class DeviceBuffer(Buffer):
         return int(self._value.data_ptr())
 
     def read(self) -> Bytes:
-        data: Bytes = np.array(self._value.numpy())  # a copy also where the device is the host itself
+        with self.device.alone():
+            data: Bytes = np.array(self._value.numpy())  # a copy also where the device is the host itself
         return data[: self.nbytes]
 
     def write(self, data: Bytes) -> None:
         if self.nbytes:
-            with translate_errors(f"copying to {self.device.id}"):
+            with translate_errors(f"copying to {self.device.id}"), self.device.alone():
                 self._value.update_inplace(np.ascontiguousarray(data))
 
     def close(self) -> None:

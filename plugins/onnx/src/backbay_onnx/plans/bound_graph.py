@@ -14,8 +14,10 @@ from backbay.plugin import HostBuffer, strided
 
 from ..lowering.lowered_model import LeafInput, RowsOutput, SizeArrays, StateOutput, TermValues, binding_type
 from ..memory.buffers import DeviceBuffer, LeafBuffer
+from ..session.device import Device
 from ..weights.store import decode_floats, named_data
 from .io_binding import DirectIOBinding, Memory
+from .recorded_runs import RecordedRuns, reread_states
 from .session_cache import CompiledGraph, OnnxPlanResources
 
 
@@ -35,6 +37,13 @@ def bound_shape(leaf: LeafInput, graph: Graph, sizes: TermValues) -> tuple[int, 
 def bound_nbytes(output: StateOutput | RowsOutput, graph: Graph, sizes: TermValues) -> int:
     """Bytes of a state, or of its window, or of written rows."""
     return prod(sizes.all(output.shape)) * graph.nodes[output.index].dtype.type_size
+
+
+def is_fed(node: Node, device: Device) -> bool:
+    """Whether each run copies a leaf from the host to the device."""
+    assert node.leaf is not None
+    on_host = node.kind != "parameter" and not isinstance(node.leaf.buffer, DeviceBuffer)
+    return on_host and not device.is_host
 
 
 class DecodedLeafBuffer:
@@ -68,6 +77,10 @@ class BoundGraph:
         self._services, self._graph = services, graph
         self._session, self._sizes = compiled.session, sizes
         self._debug = services.params.debug
+        self._recorded: RecordedRuns | None = None
+        if compiled.numbers is not None:
+            reread = self._reread(compiled)
+            self._recorded = RecordedRuns(compiled.session, services.device, compiled.numbers, reread)
         self.results: dict[int, HostBuffer] = {}  # by node index
         self._wholes: list[tuple[StateOutput, HostBuffer]] = []  # new values of states not bound in place
         self._rows: list[tuple[RowsOutput, HostBuffer, HostBuffer]] = []  # numbers of rows, and new rows
@@ -92,6 +105,9 @@ class BoundGraph:
                 buffer.poison()
         for leaf in self._decoded.values():
             leaf.refresh()
+        if self._recorded is not None:
+            self._recorded.run(self._binding.bound, options)
+            return
         for (
             leaf_input
         ) in self._fed:  # ONNX Runtime copies them to the device when they are bound, not when it runs
@@ -123,6 +139,8 @@ class BoundGraph:
     def close(self) -> None:
         for buffer in self._buffers():
             buffer.close()
+        if self._recorded is not None:
+            self._recorded.close()
 
     def _buffers(self) -> list[HostBuffer]:
         """Memory that each run fills, beside the states that are written in place."""
@@ -141,7 +159,7 @@ class BoundGraph:
         for name, index in lowered.results:
             node = graph.nodes[index]
             result = self.results[index] = HostBuffer(node.nbytes, self._debug)
-            binding.output(name, binding_type(node.dtype), stored_shape(node)[::-1], result.data)
+            binding.output(name, binding_type(node.dtype), stored_shape(node)[::-1], self._filled(result))
         for state in lowered.states:
             self._bind_state(state)
         for rows in lowered.rows:
@@ -149,7 +167,9 @@ class BoundGraph:
         for index, first, count in sorted({(i, *self._sizes.all(limits)) for i, *limits in lowered.checks}):
             self._checks.append((self._ids(index), first, first + count))
         self._distinct = [self._ids(index) for index in lowered.distinct]
-        self._fed = [leaf for leaf in lowered.leaves if self._is_fed(leaf)]
+        self._fed = [
+            leaf for leaf in lowered.leaves if is_fed(graph.nodes[leaf.index], self._services.device)
+        ]
 
     def _bind_state(self, state: StateOutput) -> None:
         node = self._graph.nodes[state.index]
@@ -159,22 +179,42 @@ class BoundGraph:
             return
         buffer = HostBuffer(bound_nbytes(state, self._graph, self._sizes), self._debug)
         self._wholes.append((state, buffer))
-        self._binding.output(state.name, kind, shape, buffer.data)
+        self._binding.output(state.name, kind, shape, self._filled(buffer))
 
     def _bind_rows(self, rows: RowsOutput) -> None:
         node, shape = self._graph.nodes[rows.index], self._sizes.all(rows.shape)
         places = HostBuffer(8 * shape[1], self._debug)
         values = HostBuffer(bound_nbytes(rows, self._graph, self._sizes), self._debug)
-        self._binding.output(rows.numbers, TensorProto.INT64, (shape[1], 1), places.data)
-        self._binding.output(rows.rows, binding_type(node.dtype), shape[::-1], values.data)
+        self._binding.output(rows.numbers, TensorProto.INT64, (shape[1], 1), self._filled(places))
+        self._binding.output(rows.rows, binding_type(node.dtype), shape[::-1], self._filled(values))
         self._rows.append((rows, places, values))
 
     def _bind_leaf(self, leaf: LeafInput) -> None:
         node = self._graph.nodes[leaf.index]
         shape = bound_shape(leaf, self._graph, self._sizes)
         kind = TensorProto.FLOAT if leaf.form == "floats" else binding_type(node.dtype)
-        at = self._floats(node) if leaf.form == "floats" else self._memory(leaf.index)
+        at = self._leaf_memory(leaf)
+        if self._recorded is not None and is_fed(node, self._services.device):
+            at = self._recorded.input(lambda: self._leaf_memory(leaf))
         self._binding.input(leaf.name, kind, shape[::-1], at, self._sizes[leaf.begin])
+
+    def _filled(self, buffer: HostBuffer) -> Memory:
+        """What the session fills: a buffer of the host, or memory of the device that is copied there after each run."""
+        return buffer.data if self._recorded is None else self._recorded.output(buffer)
+
+    def _reread(self, compiled: CompiledGraph) -> list[DeviceBuffer]:
+        """States in place that a second run would read other values of."""
+        reread = reread_states(self._graph)
+        states = [
+            state.index for state in compiled.lowered.states if state.in_place and state.index in reread
+        ]
+        buffers = [self._memory(index) for index in states]
+        return [buffer for buffer in buffers if isinstance(buffer, DeviceBuffer)]
+
+    def _leaf_memory(self, leaf: LeafInput) -> Memory:
+        return (
+            self._floats(self._graph.nodes[leaf.index]) if leaf.form == "floats" else self._memory(leaf.index)
+        )
 
     def _floats(self, node: Node) -> Memory:
         if node.kind == "parameter":
@@ -189,13 +229,6 @@ class BoundGraph:
     def _ids(self, index: int) -> Array:
         node = self._graph.nodes[index]
         return strided(leaf_bytes(self._graph, node.storage.index), node)
-
-    def _is_fed(self, leaf: LeafInput) -> bool:
-        """Whether each run copies a leaf from the host to the device."""
-        node = self._graph.nodes[leaf.index]
-        assert node.leaf is not None
-        on_host = node.kind != "parameter" and not isinstance(node.leaf.buffer, DeviceBuffer)
-        return on_host and not self._services.device.is_host
 
     def _memory(self, index: int) -> Memory:
         """The memory of a leaf, or of a weight that is used as it is stored."""

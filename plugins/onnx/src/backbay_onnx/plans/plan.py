@@ -8,10 +8,10 @@ from typing import Any
 
 from backbay import Graph, Node, Plan
 from backbay.internals import Bytes, Timings, keep_blocks
-from backbay.plugin import CPU, GRAPH, Cancel, Timing, check_cancel, gather, stop_when_cancelled
+from backbay.plugin import CPU, GRAPH, Cancel, Entry, Timing, check_cancel, gather, stop_when_cancelled
 
 from ..session.runtime import load_runtime, translate_errors
-from .bound_graph import BoundGraph, bound_nbytes, leaf_bytes
+from .bound_graph import BoundGraph, bound_nbytes, is_fed, leaf_bytes
 from .session_cache import OnnxPlanResources, SessionCache
 
 LITTLE = 1 << 20  # bytes of working memory: a graph that needs no more keeps freed blocks
@@ -35,11 +35,14 @@ class OnnxPlan(Plan):
         self._compiled = compiled = sessions.find(graph, usual=usual, profiled=profiled)
         lowered = compiled.lowered
         self._feeds, self._sizes = lowered.feeds.of(graph), lowered.sizes_of(graph)
-        self.nbytes = self._nbytes()
+        self.nbytes, self._beside = self._nbytes(), self._nbytes_beside()
         self._bound: BoundGraph | None = None  # None where nothing is to be run
         self._whole: OnnxPlan | None = None  # for runs whose writes do not fit
         self._ran: OnnxPlan | None = None  # in the latest run; not when closed: what holds itself stays
-        services.ledger.take(GRAPH, self.nbytes, self._allocate)
+        self._there = Entry(services.device.id, "graph")
+        services.ledger.take(
+            self._there, self._beside, lambda: services.ledger.take(GRAPH, self.nbytes, self._allocate)
+        )
         works = {id: peak.of(graph) for id, peak in compiled.peaks.items()}
         self._work = max(works.values())
         compiled.users += 1
@@ -90,6 +93,7 @@ class OnnxPlan(Plan):
                 self._bound.close()
                 self._bound = None
         self._services.ledger.give_back(GRAPH, self.nbytes)
+        self._services.ledger.give_back(self._there, self._beside)
         for workspace in self._services.workspaces.values():
             workspace.give_back(self)
         self._compiled.users -= 1
@@ -137,12 +141,30 @@ class OnnxPlan(Plan):
 
     def _nbytes(self) -> int:
         """Bytes of all that is bound beside leaves and weights."""
+        nodes, leaves = self._graph.nodes, self._compiled.lowered.leaves
+        floats = [nodes[leaf.index] for leaf in leaves if leaf.form == "floats"]
+        decoded = sum(4 * node.size for node in floats if node.kind != "parameter")
+        return self._feeds.nbytes + self._nbytes_filled() + decoded
+
+    def _nbytes_beside(self) -> int:
+        """Bytes on the device of inputs and outputs of the host, where runs are recorded."""
+        compiled, nodes = self._compiled, self._graph.nodes
+        if compiled.numbers is None:
+            return 0
+        fed = [leaf for leaf in compiled.lowered.leaves if is_fed(nodes[leaf.index], self._services.device)]
+        inputs = [(nodes[leaf.index], leaf.form) for leaf in fed]
+        return self._nbytes_filled() + sum(
+            4 * node.size if form == "floats" else node.nbytes for node, form in inputs
+        )
+
+    def _nbytes_filled(self) -> int:
+        """Bytes that a run fills, but for states in place."""
         graph, lowered, sizes = self._graph, self._compiled.lowered, self._sizes
-        nbytes = self._feeds.nbytes + sum(graph.nodes[index].nbytes for _, index in lowered.results)
+        nbytes = sum(graph.nodes[index].nbytes for _, index in lowered.results)
         nbytes += sum(bound_nbytes(state, graph, sizes) for state in lowered.states if not state.in_place)
-        nbytes += sum(bound_nbytes(rows, graph, sizes) + 8 * sizes[rows.shape[1]] for rows in lowered.rows)
-        floats = [graph.nodes[leaf.index] for leaf in lowered.leaves if leaf.form == "floats"]
-        return nbytes + sum(4 * node.size for node in floats if node.kind != "parameter")
+        return nbytes + sum(
+            bound_nbytes(rows, graph, sizes) + 8 * sizes[rows.shape[1]] for rows in lowered.rows
+        )
 
 
 @contextmanager

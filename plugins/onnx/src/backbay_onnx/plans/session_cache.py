@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from backbay import BackendParams, Graph
+from backbay import BackbayError, BackendParams, Graph
 from backbay.internals import Ledger, return_freed_memory
 from backbay.plugin import CPU, Entry, Workspace
 from backbay_native import NativeCode
@@ -21,7 +21,7 @@ from ..ops import KERNELS, peak_memory
 from ..session.device import Device
 from ..session.layer_assignment import LayerAssignment
 from ..session.native import DOMAIN, NO_NATIVE
-from ..session.session import SessionProfile, create_session, session_options
+from ..session.session import CAPTURE, LOG, SessionProfile, create_session, session_options
 from ..weights.store import WeightStore
 
 
@@ -43,6 +43,9 @@ class OnnxPlanResources:
 
 NODE = 12 << 10  # bytes that ONNX Runtime takes for a node while it creates a session, measured
 HELD_IN_VAIN = 1 << 22  # bytes that freed blocks may hold in vain, so that the system need not clear others
+MOST = (
+    64  # recorded runs of a session: each takes memory, which some versions give back with the session alone
+)
 KEPT = 64  # sessions that no plan uses; a model has a few structures
 KEPT_PACKED = 2  # of these, with packed weights: each takes as much memory as the model's file
 
@@ -56,6 +59,7 @@ class CompiledGraph:
     packed: Sequence[tuple[Entry, int]]  # memory of packed weights that the session holds
     peaks: Mapping[str, PeakMemoryCalculator]  # by the id of the device
     events: SessionProfile | None
+    numbers: Iterator[int] | None = None  # of the runs that the device may record; None where it records none
     users: int = 0  # plans
 
     def serves(self, graph: Graph) -> bool:
@@ -115,8 +119,13 @@ class SessionCache:
         services.weights.book_for(lowered, graph)
         packed = self._book_packed(lowered, graph)
         try:
-            session, events = self._session(lowered, graph, profiled=profiled)
-            return CompiledGraph(lowered, session, packed, self._peaks(graph, lowered), events)
+            peaks = self._peaks(graph, lowered)
+            if services.device.records and usual and not (profiled or services.layers.splits):
+                session = self._recording_session(lowered, graph)
+                if session is not None:
+                    return CompiledGraph(lowered, session, packed, peaks, None, iter(range(MOST)))
+            session, events = self._session(lowered, graph, services.device.unrecorded, profiled=profiled)
+            return CompiledGraph(lowered, session, packed, peaks, events)
         except BaseException:
             self._give_back(packed)
             raise
@@ -130,8 +139,29 @@ class SessionCache:
             found[id] = peak_memory(graph, of_ops, lowered.copied, native)
         return found
 
+    def _recording_session(self, lowered: LoweredModel, graph: Graph) -> Any:
+        """A session whose runs can be recorded: all of it runs on the device, and reads its leaves there; else None."""
+        device, why = self._services.device, ""
+        try:
+            session, _ = self._session(lowered, graph, device, profiled=False)
+        except BackbayError as error:
+            if CAPTURE not in str(error):
+                raise
+            why = str(error)
+        else:
+            leaves = {leaf.name for leaf in lowered.leaves if graph.nodes[leaf.index].kind != "parameter"}
+            memories = zip(session.get_inputs(), session.get_input_memory_infos(), strict=True)
+            there = {
+                value.name for value, memory in memories if memory.name.lower() == device.provider.memory
+            }
+            if leaves <= there:
+                return session
+            why = f"{', '.join(sorted(leaves - there))} must be on the host"
+        LOG.info("runs of a graph of %d nodes are not recorded: %s", len(lowered.model.graph.node), why)
+        return None
+
     def _session(
-        self, lowered: LoweredModel, graph: Graph, *, profiled: bool
+        self, lowered: LoweredModel, graph: Graph, device: Device, *, profiled: bool
     ) -> tuple[Any, SessionProfile | None]:
         """A session, with its log if it is `profiled`; None if there is nothing to run."""
         services = self._services
@@ -146,10 +176,10 @@ class SessionCache:
         native = services.native.path if DOMAIN in domains else None
         options = session_options(services.params.num_threads, shared=services.shared_threads, native=native)
         events = SessionProfile(options) if profiled else None
-        limit = services.params.max_memory.get(services.device.id)
+        limit = services.params.max_memory.get(device.id)
         needed = len(lowered.model.graph.node) * NODE
         services.ledger.foresee(Entry(CPU, "host"), needed)
-        session = create_session(lowered.model, parts, options, services.device, limit)
+        session = create_session(lowered.model, parts, options, device, limit)
         services.weights.files.drop_pages()
         if needed > HELD_IN_VAIN or parts:
             return_freed_memory()  # creating a session takes several times the memory of the model's nodes

@@ -7,7 +7,7 @@ import io
 import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -28,6 +28,11 @@ class Device:
     id: str
     provider: ProviderInfo
     number: int = 0
+    records: bool = False  # whether it is to record runs, and to play them again at once
+
+    @property
+    def unrecorded(self) -> Device:
+        return replace(self, records=False)
 
     @property
     def is_host(self) -> bool:
@@ -40,11 +45,13 @@ class Device:
 
     def alone(self) -> AbstractContextManager[Any]:
         """While sessions on the device are made or run, if two threads must not do so at the same time."""
-        return _ALONE if self.provider.one_at_a_time else nullcontext()
+        return _ALONE if self.provider.one_at_a_time or self.records else nullcontext()
 
     def session_providers(self, limit: int | None = None) -> list[Any]:
         """Providers for a session, best first; `limit` is the most bytes of device memory that it may take."""
         settings = self.provider.settings(self.number, limit)
+        if self.records:
+            settings = {**settings, self.provider.recording: "1"}
         own = (self.provider.name, settings) if settings else self.provider.name
         return [own] if self.provider.name == HOST_PROVIDER.name else [own, HOST_PROVIDER.name]
 

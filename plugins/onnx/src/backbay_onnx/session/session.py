@@ -81,6 +81,7 @@ def _outer(nodes: list[dict[str, Any]]) -> Iterator[NodeTime]:
 
 
 LOG = logging.getLogger("backbay.onnx")
+CAPTURE = "the graph capture feature"  # in ONNX Runtime's errors about sessions whose runs it cannot record
 
 
 class SharedThreadPool:
