@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -89,6 +90,23 @@ def test_data_is_a_read_only_view_without_a_copy(tmp_path: Path) -> None:
         assert np.shares_memory(first, second)
         with pytest.raises(ValueError, match="read-only"):
             first[0] = 1
+
+
+@pytest.mark.skipif(
+    not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="this system has no huge pages"
+)
+def test_the_system_may_read_weights_in_huge_pages(tmp_path: Path) -> None:
+    path = save(tmp_path, model(tensors=[tensor("w")], data=bytes(32)))
+    with backbay.gguf.open(path) as file:
+        place = file.data("w").ctypes.data
+        for mapping in re.split(
+            r"^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text(), flags=re.MULTILINE
+        ):
+            first, _, end = mapping.partition(" ")[0].partition("-")
+            if first and int(first, 16) <= place < int(end, 16):
+                assert "hg" in mapping.rpartition("VmFlags:")[2].split()
+                return
+    raise AssertionError("the weights are not mapped")
 
 
 def test_views_outlive_their_file(tmp_path: Path) -> None:
