@@ -80,6 +80,7 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
 def start(name: str, args: argparse.Namespace) -> Side:
     keys = ("model", "shape", "dtype", "threads", "tokens", "depth", "prompt", "backend", "gpu_layers")
     given = [f"--{key.replace('_', '-')}={getattr(args, key)}" for key in keys]
+    given += [f"--option={each}" for each in args.option]
     counts = ["--counts", *map(str, args.counts)]
     return Side(name, [__file__, f"--side={name}", *given, *counts], OFF if name in BACKENDS else {})
 

@@ -197,7 +197,7 @@ amx() { # on the CPU, with AMX and without
 
 steps() { # ONNX Runtime is tried with CUDA alone
     local each shape backends="ggml onnx" llama=llama more="graphs eager theirs"
-    [ "$KIND" = CUDA ] || backends=ggml
+    [ "$KIND" = CUDA ] || backends=ggml more="eager theirs"
     if [ "${GPU_PYTHON:-}" ]; then llama= more=; else echo install ggml; fi
     echo machine tiny:ggml gpus again:ggml
     [ "$KIND" = CUDA ] && echo tiny:onnx tiny:onnx:cuda_graphs=on again:onnx

@@ -33,7 +33,7 @@ from gguf_oracle import agree
 
 import backbay.gguf
 from backbay.errors import ClosedError, ModelFileError
-from backbay.gguf.content import ValueType
+from backbay.gguf.content import HUGE_PAGE, MOST_READ, ValueType
 from backbay.types.dtype import DType
 
 ALL = tuple(GGMLQuantizationType)
@@ -93,7 +93,8 @@ def test_data_is_a_read_only_view_without_a_copy(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(
-    not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="this system has no huge pages"
+    not HUGE_PAGE.exists() or int(HUGE_PAGE.read_text()) > MOST_READ,
+    reason="this system has no huge pages of 2 MiB",
 )
 def test_the_system_may_read_weights_in_huge_pages(tmp_path: Path) -> None:
     path = save(tmp_path, model(tensors=[tensor("w")], data=bytes(32)))

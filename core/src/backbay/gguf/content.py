@@ -24,6 +24,8 @@ from backbay.regular_files import open_regular
 if sys.platform == "linux":
     from mmap import MADV_DONTNEED, MADV_HUGEPAGE
 
+HUGE_PAGE = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")  # of Linux; its bytes
+MOST_READ = 2 << 20  # bytes that a first access to a page may read
 REFUSED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # the system has no room for one more file
 REMEDY = "load it again; with the option weights=copied a file may change once it is loaded"
 
@@ -96,10 +98,14 @@ class Content:
             raise ModelFileError(self.path, offset, f"{len(target)} bytes", f"{found}; {REMEDY}")
 
     def _ask_for_huge_pages(self) -> None:
-        """Let the system read the file in pages of 2 MiB, if it can: processors look up small ones for each few rows of weights."""
+        """Let the system read the file in pages of 2 MiB: of 4 KiB, the processor looks up one for each few rows of weights.
+
+        Where huge pages are larger, as on some ARM systems, a few rows would read hundreds of MiB.
+        """
         if sys.platform == "linux":
-            with suppress(OSError):  # a kernel without them
-                self._map.madvise(MADV_HUGEPAGE)
+            with suppress(OSError, ValueError):  # a kernel without them
+                if int(HUGE_PAGE.read_text()) <= MOST_READ:
+                    self._map.madvise(MADV_HUGEPAGE)
 
     def _changed(self, expected: str, found: object) -> ModelFileError:
         return ModelFileError(self.path, None, expected, f"{found}; {REMEDY}")

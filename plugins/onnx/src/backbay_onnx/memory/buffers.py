@@ -34,7 +34,7 @@ class DeviceBuffer(Buffer):
 
     def __init__(self, device: Device, nbytes: int, debug: Debug = Debug()) -> None:
         self.device, self.nbytes = device, nbytes
-        with translate_errors(f"taking memory of {device.id}"):
+        with translate_errors(f"taking memory of {device.id}"), device.alone():
             self._value: Any = load_runtime().OrtValue.ortvalue_from_shape_and_type(
                 [max(nbytes, 1)], np.uint8, device.provider.memory, device.number
             )

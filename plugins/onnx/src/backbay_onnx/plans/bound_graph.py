@@ -17,7 +17,7 @@ from ..memory.buffers import DeviceBuffer, LeafBuffer
 from ..session.device import Device
 from ..weights.store import decode_floats, named_data
 from .io_binding import DirectIOBinding, Memory
-from .recorded_runs import RecordedRuns, reread_states
+from .recorded_runs import RecordedRuns, reads_before_writes
 from .session_cache import CompiledGraph, OnnxPlanResources
 
 
@@ -39,11 +39,14 @@ def bound_nbytes(output: StateOutput | RowsOutput, graph: Graph, sizes: TermValu
     return prod(sizes.all(output.shape)) * graph.nodes[output.index].dtype.type_size
 
 
+def lies_there(node: Node) -> bool:
+    """Whether a leaf has memory of the device."""
+    return node.leaf is not None and isinstance(node.leaf.buffer, DeviceBuffer)
+
+
 def is_fed(node: Node, device: Device) -> bool:
     """Whether each run copies a leaf from the host to the device."""
-    assert node.leaf is not None
-    on_host = node.kind != "parameter" and not isinstance(node.leaf.buffer, DeviceBuffer)
-    return on_host and not device.is_host
+    return node.kind != "parameter" and not lies_there(node) and not device.is_host
 
 
 class DecodedLeafBuffer:
@@ -77,10 +80,11 @@ class BoundGraph:
         self._services, self._graph = services, graph
         self._session, self._sizes = compiled.session, sizes
         self._debug = services.params.debug
+        self._there = compiled.there
         self._recorded: RecordedRuns | None = None
         if compiled.numbers is not None:
-            reread = self._reread(compiled)
-            self._recorded = RecordedRuns(compiled.session, services.device, compiled.numbers, reread)
+            states = self._states_in_place(compiled) if reads_before_writes(graph) else []
+            self._recorded = RecordedRuns(compiled.session, services.device, compiled.numbers, states)
         self.results: dict[int, HostBuffer] = {}  # by node index
         self._wholes: list[tuple[StateOutput, HostBuffer]] = []  # new values of states not bound in place
         self._rows: list[tuple[RowsOutput, HostBuffer, HostBuffer]] = []  # numbers of rows, and new rows
@@ -89,7 +93,7 @@ class BoundGraph:
         self._distinct: list[Array] = []  # ids that must not repeat one
         self._binding = DirectIOBinding(compiled.session, services.device)
         for name, array in feeds.arrays.items():
-            self._binding.input(name, TensorProto.INT64, array.shape, array)
+            self._binding.input(name, TensorProto.INT64, array.shape, self._fixed(name, array))
         self._bind(compiled)
 
     def writes_fit(self) -> bool:
@@ -193,21 +197,26 @@ class BoundGraph:
         node = self._graph.nodes[leaf.index]
         shape = bound_shape(leaf, self._graph, self._sizes)
         kind = TensorProto.FLOAT if leaf.form == "floats" else binding_type(node.dtype)
-        at = self._leaf_memory(leaf)
         if self._recorded is not None and is_fed(node, self._services.device):
-            at = self._recorded.input(lambda: self._leaf_memory(leaf))
+            at: Memory = self._recorded.input(lambda: self._leaf_memory(leaf))
+        else:
+            at = self._fixed(leaf.name, self._leaf_memory(leaf))
         self._binding.input(leaf.name, kind, shape[::-1], at, self._sizes[leaf.begin])
+
+    def _fixed(self, name: str, data: Memory) -> Memory:
+        """What the session reads of data that stays: where a record reads it on the device, a copy of our own.
+
+        ONNX Runtime would keep its copy where a record writes what lies between its nodes.
+        """
+        copied = self._recorded is not None and name in self._there and not isinstance(data, DeviceBuffer)
+        return self._recorded.fixed(data) if self._recorded is not None and copied else data
 
     def _filled(self, buffer: HostBuffer) -> Memory:
         """What the session fills: a buffer of the host, or memory of the device that is copied there after each run."""
         return buffer.data if self._recorded is None else self._recorded.output(buffer)
 
-    def _reread(self, compiled: CompiledGraph) -> list[DeviceBuffer]:
-        """States in place that a second run would read other values of."""
-        reread = reread_states(self._graph)
-        states = [
-            state.index for state in compiled.lowered.states if state.in_place and state.index in reread
-        ]
+    def _states_in_place(self, compiled: CompiledGraph) -> list[DeviceBuffer]:
+        states = dict.fromkeys(state.index for state in compiled.lowered.states if state.in_place)
         buffers = [self._memory(index) for index in states]
         return [buffer for buffer in buffers if isinstance(buffer, DeviceBuffer)]
 

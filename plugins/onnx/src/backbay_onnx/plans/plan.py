@@ -11,7 +11,7 @@ from backbay.internals import Bytes, Timings, keep_blocks
 from backbay.plugin import CPU, GRAPH, Cancel, Entry, Timing, check_cancel, gather, stop_when_cancelled
 
 from ..session.runtime import load_runtime, translate_errors
-from .bound_graph import BoundGraph, bound_nbytes, is_fed, leaf_bytes
+from .bound_graph import BoundGraph, bound_nbytes, leaf_bytes, lies_there
 from .session_cache import OnnxPlanResources, SessionCache
 
 LITTLE = 1 << 20  # bytes of working memory: a graph that needs no more keeps freed blocks
@@ -39,9 +39,11 @@ class OnnxPlan(Plan):
         self._bound: BoundGraph | None = None  # None where nothing is to be run
         self._whole: OnnxPlan | None = None  # for runs whose writes do not fit
         self._ran: OnnxPlan | None = None  # in the latest run; not when closed: what holds itself stays
-        self._there = Entry(services.device.id, "graph")
+        self._on_device = Entry(services.device.id, "graph")
         services.ledger.take(
-            self._there, self._beside, lambda: services.ledger.take(GRAPH, self.nbytes, self._allocate)
+            GRAPH,
+            self.nbytes,
+            lambda: services.ledger.take(self._on_device, self._beside, self._allocate),
         )
         works = {id: peak.of(graph) for id, peak in compiled.peaks.items()}
         self._work = max(works.values())
@@ -88,12 +90,12 @@ class OnnxPlan(Plan):
         if self._whole is not None:
             self._whole.close()
             self._whole = None
-        if self._bound is not None:
+        bound, self._bound = self._bound, None
+        if bound is not None:
             with self._services.device.alone():
-                self._bound.close()
-                self._bound = None
+                bound.close()
         self._services.ledger.give_back(GRAPH, self.nbytes)
-        self._services.ledger.give_back(self._there, self._beside)
+        self._services.ledger.give_back(self._on_device, self._beside)
         for workspace in self._services.workspaces.values():
             workspace.give_back(self)
         self._compiled.users -= 1
@@ -147,15 +149,18 @@ class OnnxPlan(Plan):
         return self._feeds.nbytes + self._nbytes_filled() + decoded
 
     def _nbytes_beside(self) -> int:
-        """Bytes on the device of inputs and outputs of the host, where runs are recorded."""
+        """Bytes on the device of what lies on the host, where runs are recorded."""
         compiled, nodes = self._compiled, self._graph.nodes
         if compiled.numbers is None:
             return 0
-        fed = [leaf for leaf in compiled.lowered.leaves if is_fed(nodes[leaf.index], self._services.device)]
-        inputs = [(nodes[leaf.index], leaf.form) for leaf in fed]
-        return self._nbytes_filled() + sum(
-            4 * node.size if form == "floats" else node.nbytes for node, form in inputs
-        )
+        nbytes = self._nbytes_filled()
+        nbytes += sum(array.nbytes for name, array in self._feeds.arrays.items() if name in compiled.there)
+        for leaf in compiled.lowered.leaves:
+            node = nodes[leaf.index]
+            resident = node.kind == "parameter" and self._services.layers.is_resident(node)
+            if leaf.name in compiled.there and not (resident or lies_there(node)):
+                nbytes += 4 * node.size if leaf.form == "floats" else node.nbytes
+        return nbytes
 
     def _nbytes_filled(self) -> int:
         """Bytes that a run fills, but for states in place."""

@@ -43,9 +43,8 @@ class OnnxPlanResources:
 
 NODE = 12 << 10  # bytes that ONNX Runtime takes for a node while it creates a session, measured
 HELD_IN_VAIN = 1 << 22  # bytes that freed blocks may hold in vain, so that the system need not clear others
-MOST = (
-    64  # recorded runs of a session: each takes memory, which some versions give back with the session alone
-)
+# Runs of a session, of plans that are closed, too: some versions give a record's memory back with the session alone.
+MOST_RECORDED = 64
 KEPT = 64  # sessions that no plan uses; a model has a few structures
 KEPT_PACKED = 2  # of these, with packed weights: each takes as much memory as the model's file
 
@@ -60,6 +59,7 @@ class CompiledGraph:
     peaks: Mapping[str, PeakMemoryCalculator]  # by the id of the device
     events: SessionProfile | None
     numbers: Iterator[int] | None = None  # of the runs that the device may record; None where it records none
+    there: frozenset[str] = frozenset()  # where it does: the inputs that it reads in its own memory
     users: int = 0  # plans
 
     def serves(self, graph: Graph) -> bool:
@@ -102,11 +102,12 @@ class SessionCache:
     def _drop_unused(self) -> None:
         idle = [compiled for known in self._compiled.values() for compiled in known if not compiled.users]
         heavy = [compiled for compiled in idle if compiled.packed]
-        for compiled in {*idle[:-KEPT], *heavy[:-KEPT_PACKED]}:
-            for known in self._compiled.values():
-                if compiled in known:
-                    known.remove(compiled)
-            self._give_back(compiled.packed)
+        with self._services.device.alone():
+            for compiled in {*idle[:-KEPT], *heavy[:-KEPT_PACKED]}:
+                for known in self._compiled.values():
+                    if compiled in known:
+                        known.remove(compiled)
+                self._give_back(compiled.packed)
         for key in [key for key, known in self._compiled.items() if not known]:
             del self._compiled[key]
 
@@ -121,9 +122,10 @@ class SessionCache:
         try:
             peaks = self._peaks(graph, lowered)
             if services.device.records and usual and not (profiled or services.layers.splits):
-                session = self._recording_session(lowered, graph)
+                session, there = self._recording_session(lowered, graph)
                 if session is not None:
-                    return CompiledGraph(lowered, session, packed, peaks, None, iter(range(MOST)))
+                    numbers = iter(range(MOST_RECORDED))
+                    return CompiledGraph(lowered, session, packed, peaks, None, numbers, there)
             session, events = self._session(lowered, graph, services.device.unrecorded, profiled=profiled)
             return CompiledGraph(lowered, session, packed, peaks, events)
         except BaseException:
@@ -139,9 +141,12 @@ class SessionCache:
             found[id] = peak_memory(graph, of_ops, lowered.copied, native)
         return found
 
-    def _recording_session(self, lowered: LoweredModel, graph: Graph) -> Any:
-        """A session whose runs can be recorded: all of it runs on the device, and reads its leaves there; else None."""
-        device, why = self._services.device, ""
+    def _recording_session(self, lowered: LoweredModel, graph: Graph) -> tuple[Any, frozenset[str]]:
+        """A session whose runs can be recorded, and the inputs that lie on the device; None if it cannot.
+
+        All of it must run on the device, but for shapes, and read there what differs from run to run.
+        """
+        device, why, there = self._services.device, "", frozenset[str]()
         try:
             session, _ = self._session(lowered, graph, device, profiled=False)
         except BackbayError as error:
@@ -149,16 +154,19 @@ class SessionCache:
                 raise
             why = str(error)
         else:
-            leaves = {leaf.name for leaf in lowered.leaves if graph.nodes[leaf.index].kind != "parameter"}
+            if session is None:
+                return None, there
             memories = zip(session.get_inputs(), session.get_input_memory_infos(), strict=True)
-            there = {
+            there = frozenset(
                 value.name for value, memory in memories if memory.name.lower() == device.provider.memory
-            }
-            if leaves <= there:
-                return session
-            why = f"{', '.join(sorted(leaves - there))} must be on the host"
+            )
+            leaves = [leaf.name for leaf in lowered.leaves if graph.nodes[leaf.index].kind != "parameter"]
+            here = [name for name in leaves if name not in there]
+            if not here:
+                return session, there
+            why = f"{', '.join(here)} must be on the host"
         LOG.info("runs of a graph of %d nodes are not recorded: %s", len(lowered.model.graph.node), why)
-        return None
+        return None, there
 
     def _session(
         self, lowered: LoweredModel, graph: Graph, device: Device, *, profiled: bool

@@ -28,7 +28,11 @@ class Device:
     id: str
     provider: ProviderInfo
     number: int = 0
-    records: bool = False  # whether it is to record runs, and to play them again at once
+    records: bool = False  # whether its sessions are to record runs
+
+    def __post_init__(self) -> None:
+        if self.records:
+            _RECORDING.set()
 
     @property
     def unrecorded(self) -> Device:
@@ -44,8 +48,12 @@ class Device:
         return self.provider.has_memory
 
     def alone(self) -> AbstractContextManager[Any]:
-        """While sessions on the device are made or run, if two threads must not do so at the same time."""
-        return _ALONE if self.provider.one_at_a_time or self.records else nullcontext()
+        """While the device is used, if two threads must not do so at the same time.
+
+        What another thread asks of CUDA while a run is recorded would end the recording.
+        """
+        records = bool(self.provider.recording) and _RECORDING.is_set()
+        return _ALONE if self.provider.one_at_a_time or records else nullcontext()
 
     def session_providers(self, limit: int | None = None) -> list[Any]:
         """Providers for a session, best first; `limit` is the most bytes of device memory that it may take."""
@@ -65,6 +73,7 @@ class Device:
 
 
 _ALONE = threading.RLock()
+_RECORDING = threading.Event()  # set once a device of this process is to record runs
 HOST = Device(CPU, HOST_PROVIDER)
 
 
@@ -110,7 +119,7 @@ def lacks_float16(device: Device) -> bool:
 
 def _doubled(device: Device, dtype: Any) -> list[float]:
     """1 and 2, doubled in place in the memory that sessions on the device are bound to."""
-    ort = load_runtime()
+    ort, device = load_runtime(), device.unrecorded
     options = ort.SessionOptions()
     options.log_severity_level = 4
     session = ort.InferenceSession(

@@ -26,7 +26,7 @@ class ProviderInfo:
     automatic: bool = False  # whether provider=auto takes it
     flushes_subnormals: bool = False  # whether it reads and makes zeros in their place
     one_at_a_time: bool = False  # whether sessions of two threads disturb each other
-    recording: str = ""  # its setting by which the device records runs, and plays them again at once
+    recording: str = ""  # its setting by which sessions record runs, to start all nodes of one with one call
     missing: tuple[str, ...] = ()  # ops that it has no kernels for, so that other ops take their place
     left_to_cpu: tuple[str, ...] = ()  # labels of nodes that it computes wrongly or not at all: the CPU does
     refused: str = ""  # why this backend's sessions do not run on it; empty if they do
