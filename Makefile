@@ -8,7 +8,7 @@ FOLDERS := $(subst [cpu],,$(PACKAGES)) conformance/selftest apps/ray plugins/tor
 SOURCES := $(addsuffix /src,$(FOLDERS))
 LIBGGML := plugins/ggml/lib
 COMPILED_FILES := $(wildcard $(LIBGGML)/*.txt $(LIBGGML)/*.toml $(LIBGGML)/*.c plugins/native/*.txt plugins/native/cpp/*)
-CPUS := x86-64 avx2 avx512 avx512-vnni amx
+CPUS := x86-64 avx2 avx2-vnni avx512 avx512-vnni amx
 PATIENT := -o faulthandler_timeout=0  # a test may take hours
 
 # Compiled modules are kept: the tests start many processes.

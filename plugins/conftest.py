@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from native_sources import EMULATED_TILES, compiled, emulated_products, native_library
+from native_sources import EMULATED_AVX_VNNI, EMULATED_TILES, SOURCES, compiled, emulated_products, native_library
 
 from backbay.internals import forced_cpu
 from backbay_native import ATTENTION, PRODUCTS, RECURRENCE, NativeCode
@@ -61,6 +61,16 @@ def native_code_without_avx512(tmp_path_factory: pytest.TempPathFactory) -> Nati
 def native_code_without_vnni(tmp_path_factory: pytest.TempPathFactory) -> NativeCode:
     """The native code that processors with AVX-512, but without VNNI, run."""
     return opened_for("avx512", tmp_path_factory.mktemp("avx512"))
+
+
+@pytest.fixture(scope="session")
+def native_code_with_avx_vnni() -> NativeCode:
+    """The products of processors with AVX2 and VNNI, but without AVX-512; VNNI is emulated."""
+    with limited_to("avx2-vnni"):
+        found = NativeCode(compiled(EMULATED_AVX_VNNI, files=[SOURCES / "products.cpp"]))
+    if found.instructions(PRODUCTS) != INSTRUCTIONS["avx2-vnni"]:
+        pytest.skip("no AVX2")
+    return found
 
 
 def emulating(kind: str, folder: Path) -> NativeCode:

@@ -2,7 +2,7 @@
 
 `python lab/tools/test_cpus.py avx2 avx512 apps/engine/tests -x` tries two kinds, with folders and options for pytest. Kinds that this CPU
 cannot run are told.
-Where it has no AMX, that is emulated in backbay's native code. `--variants` prints those of ggml that the kinds need, for its build.
+Where it has no AMX, that is emulated in backbay's native code, and so is VNNI for the vectors of AVX2. `--variants` prints those of ggml that the kinds need, for its build.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "plugins/native/tests"))
 
-from native_sources import EMULATED_TILES, compiled, native_library  # noqa: E402
+from native_sources import EMULATED_AVX_VNNI, EMULATED_TILES, compiled, native_library  # noqa: E402
 
 from backbay.types.cpu import KINDS, VARIABLE  # noqa: E402
 from backbay_ggml.library.library import NAMES, NATIVE  # noqa: E402
@@ -24,6 +24,7 @@ from backbay_native.native_code import INSTRUCTIONS, TILES  # noqa: E402
 from backbay_onnx.session import native as onnx  # noqa: E402
 
 TESTS = "plugins/ggml/tests", "plugins/native/tests", "plugins/onnx/tests", "apps/engine/tests"
+EMULATED = {"avx2-vnni": EMULATED_AVX_VNNI, "amx": EMULATED_TILES}
 ON_BACKENDS = "ggml or native or onnx"  # in the engine's tests; the plugins' folders are named so, too
 
 
@@ -39,15 +40,15 @@ def own_kind(code: NativeCode) -> str:
 
 def variants(code: NativeCode) -> list[str]:
     """ggml's names of the code for lesser CPUs than this one."""
-    kinds = [*KINDS]
-    return [NAMES[kind][-1] for kind in kinds[: kinds.index(own_kind(code))]]
+    lesser = KINDS[: KINDS.index(own_kind(code))]
+    return list(dict.fromkeys(NAMES[kind][-1] for kind in lesser))
 
 
 def environment(kind: str, code: NativeCode) -> dict[str, str]:
     """The variables for a kind."""
-    if kind != "amx" or code.instructions(TILES):
+    if kind not in EMULATED or (kind == "amx" and code.instructions(TILES)):
         return {VARIABLE: kind}
-    emulation = str(compiled(EMULATED_TILES))
+    emulation = str(compiled(EMULATED[kind]))
     return {VARIABLE: kind, NATIVE: emulation, onnx.VARIABLE: emulation}
 
 

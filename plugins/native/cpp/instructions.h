@@ -5,7 +5,14 @@
 #define EACH(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < n; i++) // small loops whose variables must be registers
 #pragma GCC diagnostic ignored "-Wpsabi" // of vectors that functions return: all are inlined
 
-#define AVX2_TARGET __attribute__((target("avx2,f16c,fma")))
+#define AVX2_FEATURES "avx2,f16c,fma"
+#define AVX2_TARGET __attribute__((target(AVX2_FEATURES)))
+#if !defined(BACKBAY_EMULATED_AVX_VNNI) && (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
+#define AVX_VNNI_COMPILES
+#define AVX_VNNI_FEATURES "avxvnni," // beside these
+#else // for tests, and for compilers that do not know it
+#define AVX_VNNI_FEATURES ""
+#endif
 #define AVX512_FEATURES "avx512f,avx512dq,avx512bw,avx512vl,f16c,fma,prefer-vector-width=512"
 #define VNNI_FEATURES "avx512vnni," // beside these
 #define AVX512_TARGET __attribute__((target(AVX512_FEATURES)))
@@ -20,11 +27,11 @@
 #include <unistd.h>
 #endif
 
-enum Kind { X86_64, AVX2, AVX512, AVX512_VNNI, AMX, KINDS };
+enum Kind { X86_64, AVX2, AVX2_VNNI, AVX512, AVX512_VNNI, AMX, KINDS };
 
 // The best kind of processor whose code may run: the environment limits it, for tests of the code for other kinds.
 static inline Kind best_kind() {
-    static const char *const names[KINDS] = {"x86-64", "avx2", "avx512", "avx512-vnni", "amx"};
+    static const char *const names[KINDS] = {"x86-64", "avx2", "avx2-vnni", "avx512", "avx512-vnni", "amx"};
     const char *const limit = getenv("BACKBAY_CPU");
     for (int kind = 0; limit && kind < KINDS; kind++)
         if (strcmp(limit, names[kind]) == 0)
@@ -36,6 +43,21 @@ static const Kind BEST = best_kind(); // as it is when the library is loaded
 
 static inline bool has_avx2() {
     return BEST >= AVX2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
+
+// Whether the processor has VNNI for the vectors of AVX2, as Intel's have that lack AVX-512.
+static inline bool has_avx_vnni() {
+    if (BEST < AVX2_VNNI || !has_avx2())
+        return false;
+#if defined(BACKBAY_EMULATED_AVX_VNNI)
+    return true;
+#elif defined(AVX_VNNI_COMPILES)
+    constexpr unsigned AVX_VNNI = 1u << 4;
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && a & AVX_VNNI;
+#else
+    return false;
+#endif
 }
 
 static inline bool has_avx512() {

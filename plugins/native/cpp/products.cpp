@@ -19,7 +19,15 @@ struct Choice {
 #if defined(__x86_64__)
 #include <immintrin.h>
 
+#define NAME avx2
+#define FEATURES ""
 #include "products_avx2.h"
+
+#define NAME avx_vnni
+#define FEATURES AVX_VNNI_FEATURES
+#define VNNI
+#include "products_avx2.h"
+#undef VNNI
 
 #define NAME avx512
 #define FEATURES ""
@@ -36,16 +44,21 @@ static bool takes_tiles() { // what the processor has stays, and asking the syst
 }
 
 static const char *find_tiles() { return takes_tiles() ? vnni::tiles::INSTRUCTIONS : nullptr; }
-static const char *find() { return has_vnni() ? "AVX-512 with VNNI" : vector_instructions(); }
+static const char *find() {
+    return has_vnni() ? "AVX-512 with VNNI" : has_avx_vnni() && !has_avx512() ? "AVX2 with VNNI" : vector_instructions();
+}
+
+// A function, compiled for this processor.
+#define CHOSEN(name) (has_vnni() ? vnni::name : has_avx512() ? avx512::name : has_avx_vnni() ? avx_vnni::name : avx2::name)
 
 static Tiling tiling(bool tiles) {
-    const long most = has_avx512() ? avx512::MOST : avx2::MOST;
+    const long most = CHOSEN(MOST);
     return tiles && takes_tiles() ? Tiling{most, vnni::tiles::MOST, vnni::tiles::FROM} : Tiling{most, most, 0};
 }
 
 static void encode(const ggml_tensor *x, Choice choice, const ggml_tensor *entries, int thread, int threads) {
     const Columns columns = {(Entry *)entries->data, (long)entries->ne[1], (long)x->ne[0] / BLOCK, tiling(choice.tiles).of(entries->ne[1])};
-    (has_vnni() ? vnni::encode_columns : has_avx512() ? avx512::encode_columns : avx2::encode_columns)((const float *)x->data, x->nb[1] / sizeof(float), choice.format, columns, thread, threads);
+    CHOSEN(encode_columns)((const float *)x->data, x->nb[1] / sizeof(float), choice.format, columns, thread, threads);
 }
 
 static void encode_pairs(const ggml_tensor *x, const Pairs &pairs, Choice choice, const ggml_tensor *entries, int thread, int threads) {
@@ -54,7 +67,7 @@ static void encode_pairs(const ggml_tensor *x, const Pairs &pairs, Choice choice
     Products products = {};
     products.weights.blocks = x->ne[0] / BLOCK;
     products.entries = (Entry *)entries->data, products.tiling = tiling(choice.tiles), products.starts = pairs.starts;
-    (has_vnni() ? vnni::encode_pairs : has_avx512() ? avx512::encode_pairs : avx2::encode_pairs)(source, sharing, pairs, choice.format, products, thread, threads);
+    CHOSEN(encode_pairs)(source, sharing, pairs, choice.format, products, thread, threads);
 }
 
 static void multiply(Choice choice, const ggml_tensor *entries, ggml_tensor *y, const Pairs *pairs, int thread, int threads) {
@@ -71,7 +84,7 @@ static void multiply(Choice choice, const ggml_tensor *entries, ggml_tensor *y, 
     };
     const Turns turns = {y->op_params + OWN_PARAMS, y->op_params + OWN_PARAMS + 1, threads, thread};
     const Following following = next ? Following{(const char *)next->data, (long)next->ne[1], (long)next->nb[1]} : Following{};
-    (has_vnni() ? vnni::multiply : has_avx512() ? avx512::multiply : avx2::multiply)(products, turns, following);
+    CHOSEN(multiply)(products, turns, following);
 }
 
 #else

@@ -1,17 +1,31 @@
-// Products by AVX2: the few operations that differ between instruction sets.
+// Products by AVX2, in the namespace NAME, with VNNI or without it: the few operations that differ between instruction sets.
 
-namespace avx2 {
+namespace NAME {
 
-#define TARGET AVX2_TARGET
+#define TARGET __attribute__((target(FEATURES AVX2_FEATURES)))
 #define INLINE TARGET INLINED
 #define WIDE(name) _mm256_##name
 
 typedef __m256i Ints;
 typedef __m256 Vec;
-constexpr long LANES = 8, PANELS = 2, MOST = 3;
+constexpr long LANES = 8, PANELS = 2;
 
+#if !defined(VNNI)
+constexpr long MOST = 3;
 // Numbers in 8 bits whose signs are those of others.
 INLINE Ints with_signs(Ints x, Ints signs) { return _mm256_sign_epi8(x, signs); }
+#else
+constexpr long MOST = 4;
+INLINE Ints plus_products(Ints sum, Ints weights, Ints codes) {
+#if defined(AVX_VNNI_COMPILES)
+    return _mm256_dpbusd_avx_epi32(sum, weights, codes);
+#else // the same by AVX2: of even bytes, and of odd ones
+    const Ints even = _mm256_srai_epi16(_mm256_slli_epi16(codes, 8), 8), odd = _mm256_srai_epi16(codes, 8);
+    const Ints products = _mm256_madd_epi16(weights & _mm256_set1_epi16(255), even);
+    return _mm256_add_epi32(sum, _mm256_add_epi32(products, _mm256_madd_epi16(_mm256_srli_epi16(weights, 8), odd)));
+#endif
+}
+#endif
 INLINE Ints load(const void *x) { return _mm256_loadu_si256((const __m256i *)x); }
 INLINE void store(void *x, Ints y) { _mm256_store_si256((__m256i *)x, y); }
 #include "products_vectors.h"
@@ -96,4 +110,7 @@ INLINE void round_block(const float *x, Vec factor, int8_t *codes) {
 #include "products_groups.h"
 #undef BY_ROWS
 
-} // namespace avx2
+} // namespace NAME
+
+#undef NAME
+#undef FEATURES

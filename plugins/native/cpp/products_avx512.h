@@ -10,7 +10,9 @@ typedef __m512i Ints;
 typedef __m512 Vec;
 constexpr long LANES = 16, PANELS = 3, MOST = 4;
 
-#ifndef VNNI
+#ifdef VNNI
+INLINE Ints plus_products(Ints sum, Ints weights, Ints codes) { return _mm512_dpbusd_epi32(sum, weights, codes); }
+#else
 INLINE Ints with_signs(Ints x, Ints signs) { return _mm512_mask_sub_epi8(x, _mm512_movepi8_mask(signs), _mm512_setzero_si512(), x); }
 #endif
 INLINE Ints load(const void *x) { return _mm512_loadu_si512(x); }

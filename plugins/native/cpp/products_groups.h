@@ -3,17 +3,22 @@
 #include "products_columns.h"
 #include "products_unpacking.h"
 #include "products_tiles.h"
-#ifdef VNNI
+#if defined(VNNI) && !defined(BY_ROWS)
+#define WITH_TILES
 #include "products_amx.h"
 #endif
-// Tiles of columns, most, for which the blocks of a format go through registers, for each tile anew.
+// Columns, most, for which the blocks of a format go through registers, for each tile anew.
 #ifdef BY_ROWS
 #include "products_rows.h"
 #include "products_interleaved.h"
-constexpr long direct_tiles(Format format) { return format == Q8_0 ? 2 : LAYOUTS[format].tiles; }
+#ifdef VNNI
+constexpr long direct_columns(Format format) { return format == Q4_0_X8 ? 2 * MOST : MOST - 1; }
+#else
+constexpr long direct_columns(Format format) { return MOST * (format == Q8_0 ? 2 : LAYOUTS[format].tiles); }
+#endif
 #else
 #include "products_units.h"
-constexpr long direct_tiles(Format format) { return LAYOUTS[format].tiles; }
+constexpr long direct_columns(Format format) { return MOST * LAYOUTS[format].tiles; }
 #endif
 #include "products_few.h"
 
@@ -38,7 +43,7 @@ TARGET static void multiply_tiles(Scratch &s, const Weights &w, const char *cons
             unpack(w.format, rows + each * panel, block, blocks, s.parts[panel], fetch);
         auto add = w.format == Q8_0 ? add_columns<EIGHT_BITS> : layout.scales == ONE ? add_columns<ONE>
                    : layout.scales == MINIMUM ? add_columns<MINIMUM> : add_columns<HALVES>;
-#ifdef VNNI
+#ifdef WITH_TILES
         if (x.most == tiles::MOST)
             add = layout.scales == ONE ? tiles::add_columns<ONE> : layout.scales == MINIMUM ? tiles::add_columns<MINIMUM> : tiles::add_columns<HALVES>;
 #endif
@@ -59,7 +64,7 @@ TARGET static Ahead bytes_of(const Weights &w, long group) {
 TARGET static void multiply_group(Scratch &s, const Weights &w, const Columns &x, const Result &y, long group, Ahead ahead, long low_tile, long high_tile) {
     const char *rows[ROWS];
     const long count = find_rows(w, group, rows), first = x.first(low_tile), columns = x.first(high_tile) - first, tiles = high_tile - low_tile;
-    if (x.most == MOST && tiles <= direct_tiles(w.format)) {
+    if (x.most == MOST && columns <= direct_columns(w.format)) {
         Fetch fetch(ahead, w.blocks * PANELS * tiles);
         for (long tile = low_tile; tile < high_tile; tile++) {
             const long column = x.first(tile), wide = x.first(tile + 1) - column;
@@ -120,7 +125,7 @@ TARGET static void multiply(const Products &products, const Turns &turns, const 
         const Ahead ahead = more ? bytes_of(next.w, next.group()) : following.group(first, ROWS);
         multiply_group(s, turn.w, turn.x, turn.y, turn.group(), ahead, turn.low_tile(), turn.high_tile());
     }
-#ifdef VNNI
+#ifdef WITH_TILES
     if (products.tiling.wide > MOST)
         tiles::release();
 #endif
@@ -130,3 +135,4 @@ TARGET static void multiply(const Products &products, const Turns &turns, const 
 #undef TARGET
 #undef INLINE
 #undef WIDE
+#undef WITH_TILES

@@ -39,7 +39,11 @@ INLINE Ints row_products(const char *block, const Entry &e) {
     const Ints codes = load(e.codes);
     if (F == Q8_0) {
         const Ints weights = load(block + 2);
+#ifdef VNNI
+        return plus_products(numbers(0), weights ^ bytes(centre_of(Q8_0)), codes);
+#else
         return plus_pairs(numbers(0), pair_products(magnitudes(weights), with_signs(codes, weights)));
+#endif
     }
     const Ints both = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(block + 2)));
     const Ints weights = _mm256_srlv_epi32(both, _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4)) & bytes(15);

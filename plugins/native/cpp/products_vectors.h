@@ -11,9 +11,6 @@ INLINE Ints extended_byte(Ints x, int n) { return WIDE(srai_epi32)(shifted_left(
 INLINE Vec converted(Ints x) { return WIDE(cvtepi32_ps)(x); }
 INLINE Vec times(Vec x, Vec y) { return WIDE(mul_ps)(x, y); }
 INLINE Vec plus_product(Vec sum, Vec x, Vec y) { return WIDE(fmadd_ps)(x, y, sum); }
-#ifdef VNNI
-INLINE Ints plus_products(Ints sum, Ints weights, Ints codes) { return WIDE(dpbusd_epi32)(sum, weights, codes); }
-#else
 // A sum that is computed before what follows: else GCC computes all products first, more than registers hold.
 INLINE Ints ordered(Ints sum) {
     asm("" : "+v"(sum));
@@ -29,7 +26,6 @@ INLINE Ints magnitudes(Ints x) { return WIDE(abs_epi8)(x); }
 INLINE Ints plus_pairs(Ints sum, Ints pairs) {
     return ordered(WIDE(add_epi32)(sum, WIDE(madd_epi16)(pairs, WIDE(set1_epi16)(1))));
 }
-#endif
 
 // A number in f16 of each of 8 rows.
 INLINE __m128i eight_halves(const char *const *rows, long offset) {

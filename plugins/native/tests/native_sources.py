@@ -25,6 +25,7 @@ VARIABLE = "BACKBAY_GGML_NATIVE"
 SOURCES = Path(__file__).parents[1] / "cpp"
 BUILD = Path(__file__).with_name("build")  # git ignores it
 EMULATED_TILES = "-DBACKBAY_EMULATED_TILES"
+EMULATED_AVX_VNNI = "-DBACKBAY_EMULATED_AVX_VNNI"
 EMULATED_PRODUCTS = Path(__file__).with_name("emulated_products.cpp")
 EMULATION = ("-O1", "-mavx2", "-mfma", "-mf16c", "-fpermissive")
 SIMDE = [Path(folder, "simde/x86/avx512.h") for folder in ("/usr/include", "/usr/local/include")]

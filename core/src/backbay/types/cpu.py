@@ -9,7 +9,7 @@ from pathlib import Path
 from ..errors import BackendUnavailableError
 
 VARIABLE = "BACKBAY_CPU"
-KINDS = ("x86-64", "avx2", "avx512", "avx512-vnni", "amx")
+KINDS = ("x86-64", "avx2", "avx2-vnni", "avx512", "avx512-vnni", "amx")
 
 
 def usable_cores() -> int:

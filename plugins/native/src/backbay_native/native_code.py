@@ -43,6 +43,7 @@ ENTRY = 48  # bytes of 32 numbers of a column in codes
 INSTRUCTIONS = {
     "x86-64": "",
     "avx2": "AVX2",
+    "avx2-vnni": "AVX2 with VNNI",
     "avx512": "AVX-512",
     "avx512-vnni": "AVX-512 with VNNI",
     "amx": "AVX-512 with VNNI",

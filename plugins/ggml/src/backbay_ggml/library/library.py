@@ -47,6 +47,7 @@ CODE = "libggml-cpu-"  # begins the file with code for one of several kinds of C
 NAMES = {
     "x86-64": ("x64",),
     "avx2": ("haswell",),
+    "avx2-vnni": ("alderlake", "haswell"),
     "avx512": ("skylakex",),
     "avx512-vnni": ("zen4", "cascadelake"),
     "amx": ("sapphirerapids", "zen4", "cascadelake"),  # without AMX, it is emulated in backbay's native code
