@@ -8,7 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from native_sources import EMULATED_AVX_VNNI, EMULATED_TILES, SOURCES, compiled, emulated_products, native_library
+from native_sources import (
+    EMULATED_AVX_VNNI,
+    EMULATED_TILES,
+    SOURCES,
+    compiled,
+    emulated_products,
+    native_library,
+)
 
 from backbay.internals import forced_cpu
 from backbay_native import ATTENTION, PRODUCTS, RECURRENCE, NativeCode
