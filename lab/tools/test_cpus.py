@@ -44,9 +44,19 @@ def variants(code: NativeCode) -> list[str]:
     return list(dict.fromkeys(NAMES[kind][-1] for kind in lesser))
 
 
+def runs(kind: str, code: NativeCode) -> bool:
+    """Whether this CPU runs native code for a kind that may be emulated."""
+    if kind == "amx":
+        return bool(code.instructions(TILES))
+    ask = f"from backbay_native import NativeCode; print(NativeCode({str(code.path)!r}).instructions({PRODUCTS!r}))"
+    command, variables = [sys.executable, "-c", ask], os.environ | {VARIABLE: kind}
+    told = subprocess.run(command, env=variables, check=True, capture_output=True, text=True)
+    return told.stdout.strip() == INSTRUCTIONS[kind]
+
+
 def environment(kind: str, code: NativeCode) -> dict[str, str]:
     """The variables for a kind."""
-    if kind not in EMULATED or (kind == "amx" and code.instructions(TILES)):
+    if kind not in EMULATED or runs(kind, code):
         return {VARIABLE: kind}
     emulation = str(compiled(EMULATED[kind]))
     return {VARIABLE: kind, NATIVE: emulation, onnx.VARIABLE: emulation}

@@ -7,7 +7,7 @@
 
 #define AVX2_FEATURES "avx2,f16c,fma"
 #define AVX2_TARGET __attribute__((target(AVX2_FEATURES)))
-#if !defined(BACKBAY_EMULATED_AVX_VNNI) && (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
+#if !defined(BACKBAY_EMULATED_AVX_VNNI) && (defined(__clang__) ? __clang_major__ >= 13 : __GNUC__ >= 11)
 #define AVX_VNNI_COMPILES
 #define AVX_VNNI_FEATURES "avxvnni," // beside these
 #else // for tests, and for compilers that do not know it
@@ -47,17 +47,18 @@ static inline bool has_avx2() {
 
 // Whether the processor has VNNI for the vectors of AVX2, as Intel's have that lack AVX-512.
 static inline bool has_avx_vnni() {
-    if (BEST < AVX2_VNNI || !has_avx2())
-        return false;
+    static const bool has = [] { // asking the processor takes microseconds on a virtual machine
 #if defined(BACKBAY_EMULATED_AVX_VNNI)
-    return true;
+        return true;
 #elif defined(AVX_VNNI_COMPILES)
-    constexpr unsigned AVX_VNNI = 1u << 4;
-    unsigned a = 0, b = 0, c = 0, d = 0;
-    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && a & AVX_VNNI;
+        constexpr unsigned AVX_VNNI = 1u << 4;
+        unsigned a = 0, b = 0, c = 0, d = 0;
+        return __get_cpuid_count(7, 0, &a, &b, &c, &d) && a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && a & AVX_VNNI;
 #else
-    return false;
+        return false;
 #endif
+    }();
+    return has && BEST >= AVX2_VNNI && has_avx2();
 }
 
 static inline bool has_avx512() {

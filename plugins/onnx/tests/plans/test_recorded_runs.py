@@ -271,14 +271,20 @@ def test_a_graph_of_views_alone_needs_no_session(backend: Any, sessions: list[Re
     assert not sessions
 
 
-def test_inputs_and_outputs_on_the_device_are_in_the_memory_report(backend: Any) -> None:
-    with backend.new_context() as ctx:
-        x = ctx.input().empty(DType.F32, 1000)
-        doubled = x.scale(ctx, 2)
-        ctx.compute(doubled)
-        assert backend.memory().gpus[0].graph.size >= 8000
-    backend.sessions.close()
-    assert backend.memory().gpus[0].graph.size == 0
+def test_inputs_and_outputs_on_the_device_are_in_the_memory_report() -> None:
+    for alloc_memory in (True, False):
+        params = BackendParams(alloc_memory=alloc_memory)
+        with backbay.open(None, backend=Recording, params=params) as backend:
+            with backend.new_context() as ctx:
+                x = ctx.input().empty(DType.F32, 1000)
+                doubled = x.scale(ctx, 2)
+                if alloc_memory:
+                    ctx.compute(doubled)
+                else:
+                    ctx.forward(doubled).reserve()
+                assert backend.memory().gpus[0].graph.size >= 8000
+            backend.sessions.close()
+            assert backend.memory().gpus[0].graph.size == 0
 
 
 def test_a_device_that_records_nothing_ignores_the_option() -> None:

@@ -56,7 +56,8 @@ class DeviceBuffer(Buffer):
                 self._value.update_inplace(np.ascontiguousarray(data))
 
     def close(self) -> None:
-        self._value = None
+        with self.device.alone():
+            self._value = None
 
 
 LEAST = 1 << 20  # smaller arrays are not worth a file

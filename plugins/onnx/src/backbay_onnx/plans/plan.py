@@ -40,11 +40,7 @@ class OnnxPlan(Plan):
         self._whole: OnnxPlan | None = None  # for runs whose writes do not fit
         self._ran: OnnxPlan | None = None  # in the latest run; not when closed: what holds itself stays
         self._on_device = Entry(services.device.id, "graph")
-        services.ledger.take(
-            GRAPH,
-            self.nbytes,
-            lambda: services.ledger.take(self._on_device, self._beside, self._allocate),
-        )
+        self._book()
         works = {id: peak.of(graph) for id, peak in compiled.peaks.items()}
         self._work = max(works.values())
         compiled.users += 1
@@ -90,15 +86,17 @@ class OnnxPlan(Plan):
         if self._whole is not None:
             self._whole.close()
             self._whole = None
-        bound, self._bound = self._bound, None
-        if bound is not None:
-            with self._services.device.alone():
-                bound.close()
-        self._services.ledger.give_back(GRAPH, self.nbytes)
-        self._services.ledger.give_back(self._on_device, self._beside)
-        for workspace in self._services.workspaces.values():
-            workspace.give_back(self)
-        self._compiled.users -= 1
+        try:
+            if self._bound is not None:
+                with self._services.device.alone():
+                    self._bound.close()
+                    self._bound = None
+        finally:
+            self._services.ledger.give_back(GRAPH, self.nbytes)
+            self._services.ledger.give_back(self._on_device, self._beside)
+            for workspace in self._services.workspaces.values():
+                workspace.give_back(self)
+            self._compiled.users -= 1
 
     def report(self) -> list[str]:
         layers = self._services.layers
@@ -134,6 +132,16 @@ class OnnxPlan(Plan):
             )
         self._whole.run(cancel)
         self._ran = self._whole
+
+    def _book(self) -> None:
+        """Book the memory of the graph, and take it."""
+        ledger = self._services.ledger
+        ledger.take(self._on_device, self._beside, lambda: None)
+        try:
+            ledger.take(GRAPH, self.nbytes, self._allocate)
+        except BaseException:
+            ledger.give_back(self._on_device, self._beside)
+            raise
 
     def _allocate(self) -> None:
         services = self._services

@@ -13,7 +13,7 @@ from backbay.plugin import HostBuffer
 
 from ..memory.buffers import DeviceBuffer
 from ..session.device import Device
-from ..session.runtime import load_runtime
+from ..session.runtime import load_runtime, translate_errors
 from ..session.session import LOG
 
 NUMBER = "gpu_graph_id"  # ONNX Runtime's option of a run
@@ -85,11 +85,14 @@ class RecordedRuns:
             host.data[:] = buffer.read()
 
     def close(self) -> None:
+        """A record that another thread made stays until the session ends."""
         for buffer in self._buffers:
             buffer.close()
         number, release = getattr(self._here, "number", UNRECORDED), getattr(self._session, RELEASE, None)
+        self._inputs.clear()  # what reads them holds the bound graph
         if release is not None and number != UNRECORDED:
-            release(number)
+            with translate_errors("releasing a record"):
+                release(number)
 
     def _buffer(self, nbytes: int) -> DeviceBuffer:
         self._buffers.append(DeviceBuffer(self._device, nbytes))

@@ -102,12 +102,14 @@ class SessionCache:
     def _drop_unused(self) -> None:
         idle = [compiled for known in self._compiled.values() for compiled in known if not compiled.users]
         heavy = [compiled for compiled in idle if compiled.packed]
-        with self._services.device.alone():
-            for compiled in {*idle[:-KEPT], *heavy[:-KEPT_PACKED]}:
-                for known in self._compiled.values():
-                    if compiled in known:
-                        known.remove(compiled)
-                self._give_back(compiled.packed)
+        for compiled in {*idle[:-KEPT], *heavy[:-KEPT_PACKED]}:
+            for known in self._compiled.values():
+                if compiled in known:
+                    known.remove(compiled)
+            if compiled.numbers is not None:  # it is closed here, and not while another one records
+                with self._services.device.alone():
+                    compiled.session = None
+            self._give_back(compiled.packed)
         for key in [key for key, known in self._compiled.items() if not known]:
             del self._compiled[key]
 
@@ -123,7 +125,7 @@ class SessionCache:
             peaks = self._peaks(graph, lowered)
             if services.device.records and usual and not (profiled or services.layers.splits):
                 session, there = self._recording_session(lowered, graph)
-                if session is not None:
+                if session is not None or there:
                     numbers = iter(range(MOST_RECORDED))
                     return CompiledGraph(lowered, session, packed, peaks, None, numbers, there)
             session, events = self._session(lowered, graph, services.device.unrecorded, profiled=profiled)
@@ -154,8 +156,9 @@ class SessionCache:
                 raise
             why = str(error)
         else:
-            if session is None:
-                return None, there
+            if session is None:  # where memory is only measured, all inputs count
+                measured = [] if self._services.params.alloc_memory else lowered.model.graph.input
+                return None, frozenset(value.name for value in measured)
             memories = zip(session.get_inputs(), session.get_input_memory_infos(), strict=True)
             there = frozenset(
                 value.name for value, memory in memories if memory.name.lower() == device.provider.memory
