@@ -49,6 +49,7 @@ from .session.layer_assignment import LayerAssignment, assign_layers_of_model
 from .session.native import NO_NATIVE, native_code
 from .session.providers import GPU_PROVIDERS, HOST_PROVIDER
 from .session.runtime import load_runtime
+from .session.session import return_arena
 from .weights.packing import ENCODINGS
 from .weights.store import WeightStore
 
@@ -248,6 +249,8 @@ class OnnxBackend(Backend):
 
     def release(self) -> None:
         self.sessions.close()
+        if self.device.is_host:
+            return_arena()
         self.weights.close()
 
 

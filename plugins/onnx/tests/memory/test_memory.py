@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from mmap import PAGESIZE
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,11 @@ from model_file import quantized, write_model
 
 import backbay
 from backbay import AllocationStatus, BackendParams, DType, NoMemoryError
+from backbay.memory.host_memory import anonymous_memory
 from backbay_native import OFF
 from backbay_onnx.session.native import VARIABLE
+from backbay_onnx.session.runtime import load_runtime
+from backbay_onnx.session.session import has_arena
 
 K, N = 1024, 2048
 
@@ -194,3 +198,39 @@ def test_booked_working_memory_is_what_a_run_takes(native: str, monkeypatch: pyt
     for name, (booked, taken) in json.loads(told.stdout).items():
         assert taken < 1.1 * booked + (2 << 20), name
         assert booked < 2 * taken + (2 << 20), name
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts page faults, and reads resident memory")
+def test_blocks_that_a_run_frees_serve_its_later_nodes_and_go_back_after_it() -> None:
+    """Else the system would clear the pages of each block, here 16 blocks of 8 MiB."""
+    import resource
+
+    def faults() -> int:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+    with backbay.open(None, backend="onnx") as backend, backend.new_context() as ctx:
+        x = y = ctx.from_floats(np.ones((1024, 2048), np.float32))
+        for _ in range(8):
+            y = y.tanh(ctx).add(ctx, x)
+        total = y.sum_rows(ctx)
+        ctx.compute(total)
+        before, held = faults(), anonymous_memory()
+        ctx.compute(total)
+        assert faults() - before < 5 * (8 << 20) // PAGESIZE
+        assert anonymous_memory() - held < 4 << 20
+
+
+def test_where_no_arena_can_be_made_sessions_run_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refusing(*args: Any) -> None:
+        raise RuntimeError("an allocator is already registered")
+
+    monkeypatch.setattr(load_runtime(), "create_and_register_allocator", refusing)
+    has_arena.cache_clear()
+    try:
+        with backbay.open(None, backend="onnx") as backend, backend.new_context() as ctx:
+            y = ctx.from_floats(np.ones((1024, 512), np.float32)).add(ctx, ctx.from_floats([1.0]))
+            ctx.compute(y)
+            assert (y.numpy() == 2).all()
+        assert not has_arena()
+    finally:
+        has_arena.cache_clear()

@@ -11,6 +11,7 @@ from backbay.internals import Bytes, Timings, keep_blocks
 from backbay.plugin import CPU, GRAPH, Cancel, Entry, Timing, check_cancel, gather, stop_when_cancelled
 
 from ..session.runtime import load_runtime, translate_errors
+from ..session.session import RETURN, has_arena
 from .bound_graph import BoundGraph, bound_nbytes, leaf_bytes, lies_there
 from .session_cache import OnnxPlanResources, SessionCache
 
@@ -67,8 +68,12 @@ class OnnxPlan(Plan):
         self._number = events.count_run() if events is not None else 0
         device = self._services.device
         largest = max(workspace.booked for workspace in self._services.workspaces.values())
-        keep_blocks(keeps=self._work <= LITTLE or SMALL * self._work <= largest)
-        with translate_errors("running a graph"), device.alone(), cancellable_run_options(cancel) as options:
+        keeps = self._work <= LITTLE or SMALL * self._work <= largest
+        arena = device.is_host and has_arena()
+        if not arena:
+            keep_blocks(keeps=keeps)
+        run_options = cancellable_run_options(cancel, returns=arena and not keeps)
+        with translate_errors("running a graph"), device.alone(), run_options as options:
             self._bound.run(options)
         check_cancel(cancel)  # a GPU may have got all of its work before
         self._bound.put()
@@ -181,8 +186,10 @@ class OnnxPlan(Plan):
 
 
 @contextmanager
-def cancellable_run_options(cancel: Cancel | None) -> Iterator[Any]:
-    """Run options that end a run once `cancel` is set; None where nobody can cancel."""
-    options = None if cancel is None else load_runtime().RunOptions()
+def cancellable_run_options(cancel: Cancel | None, *, returns: bool = False) -> Iterator[Any]:
+    """Options of a run that ends once `cancel` is set, and that returns free memory if it is to; None where neither is so."""
+    options = None if cancel is None and not returns else load_runtime().RunOptions()
+    if returns:
+        options.add_run_config_entry(*RETURN)
     with stop_when_cancelled(cancel, lambda: setattr(options, "terminate", True)):
         yield options

@@ -123,7 +123,7 @@ def _doubled(device: Device, dtype: Any) -> list[float]:
     options = ort.SessionOptions()
     options.log_severity_level = 4
     session = ort.InferenceSession(
-        _doubling(dtype), options, providers=device.session_providers(), enable_fallback=0
+        doubling(dtype), options, providers=device.session_providers(), enable_fallback=0
     )
     if session.get_providers()[0] != device.provider.name:
         raise BackendUnavailableError("ONNX Runtime cannot start it, and would use the CPU instead")
@@ -139,7 +139,7 @@ def _doubled(device: Device, dtype: Any) -> list[float]:
     return doubled
 
 
-def _doubling(dtype: Any) -> Any:
+def doubling(dtype: Any) -> Any:
     """A model of y = x + x, serialized."""
     kind = TensorProto.FLOAT if dtype is np.float32 else TensorProto.FLOAT16
     x, y = [helper.make_tensor_value_info(name, kind, [2]) for name in ("x", "y")]
