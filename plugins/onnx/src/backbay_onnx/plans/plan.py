@@ -188,7 +188,7 @@ class OnnxPlan(Plan):
 @contextmanager
 def cancellable_run_options(cancel: Cancel | None, *, returns: bool = False) -> Iterator[Any]:
     """Options of a run that ends once `cancel` is set, and that returns free memory if it is to; None where neither is so."""
-    options = None if cancel is None and not returns else load_runtime().RunOptions()
+    options: Any = None if cancel is None and not returns else load_runtime().RunOptions()
     if returns:
         options.add_run_config_entry(*RETURN)
     with stop_when_cancelled(cancel, lambda: setattr(options, "terminate", True)):
