@@ -249,9 +249,9 @@ class OnnxBackend(Backend):
 
     def release(self) -> None:
         self.sessions.close()
-        if self.device.is_host:
-            return_arena()
         self.weights.close()
+        if self.sessions.created:
+            return_arena(self.device)
 
 
 def quantizing_gap(op: Op[Any, Any], specs: Sequence[Spec | None]) -> str:

@@ -11,7 +11,7 @@ from backbay.internals import Bytes, Timings, keep_blocks
 from backbay.plugin import CPU, GRAPH, Cancel, Entry, Timing, check_cancel, gather, stop_when_cancelled
 
 from ..session.runtime import load_runtime, translate_errors
-from ..session.session import RETURN, has_arena
+from ..session.session import RETURN, uses_arena
 from .bound_graph import BoundGraph, bound_nbytes, leaf_bytes, lies_there
 from .session_cache import OnnxPlanResources, SessionCache
 
@@ -69,7 +69,7 @@ class OnnxPlan(Plan):
         device = self._services.device
         largest = max(workspace.booked for workspace in self._services.workspaces.values())
         keeps = self._work <= LITTLE or SMALL * self._work <= largest
-        arena = device.is_host and has_arena()
+        arena = uses_arena(device)
         if not arena:
             keep_blocks(keeps=keeps)
         run_options = cancellable_run_options(cancel, returns=arena and not keeps)

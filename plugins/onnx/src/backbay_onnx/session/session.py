@@ -7,6 +7,7 @@ import logging
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, final
 
 import numpy as np
 
+from backbay import BackbayError
 from backbay.internals import Bytes, usable_cores, without_forks
 
 from .cpu_nodes import CPU_NODES, leave_nodes_to_cpu
@@ -174,6 +176,10 @@ def has_arena() -> bool:
     return True
 
 
+def uses_arena(device: Device) -> bool:
+    return device.is_host and has_arena()
+
+
 def use_arena(options: Any) -> None:
     options.enable_cpu_mem_arena = True
     options.enable_mem_pattern = False
@@ -181,16 +187,17 @@ def use_arena(options: Any) -> None:
     options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")  # they stay
 
 
-def return_arena() -> None:
-    """Hand the arena's free memory back to the system, which only the end of a run does."""
-    if not has_arena():
+def return_arena(device: Device) -> None:
+    """Hand the arena's free memory back to the system, which only the end of a run does; where none can be made, a later one does."""
+    if not uses_arena(device):
         return
     ort = load_runtime()
-    options, run = session_options(1, shared=False), ort.RunOptions()
-    use_arena(options)
-    run.add_run_config_entry(*RETURN)
-    session = ort.InferenceSession(doubling(np.float32), options, providers=[HOST_PROVIDER.name])
-    session.run(None, {"x": np.zeros(2, np.float32)}, run)
+    with suppress(BackbayError, MemoryError), translate_errors("returning memory"):
+        options, run = session_options(1, shared=False), ort.RunOptions()
+        use_arena(options)
+        run.add_run_config_entry(*RETURN)
+        session = ort.InferenceSession(doubling(np.float32), options, providers=[HOST_PROVIDER.name])
+        session.run(None, {"x": np.zeros(2, np.float32)}, run)
 
 
 def create_session(
@@ -203,7 +210,7 @@ def create_session(
             options.add_external_initializers_from_files_in_memory(
                 names, data, [part.nbytes for part in data]
             )
-        if device.is_host and has_arena():
+        if uses_arena(device):
             use_arena(options)
         options.use_deterministic_compute = not device.is_host  # else CUDA adds up long rows in any order
         if not device.is_host:
