@@ -30,15 +30,15 @@ INLINE void multiply_tile(const Weights &w, const char *const *rows, long each, 
 #ifdef BY_ROWS
     case Q8_0: go = multiply_rows<C, Q8_0>; break;
     case Q4_0: go = multiply_rows<C, Q4_0>; break;
-    case Q4_K: go = multiply_unit_rows<C, Q4_K>; break;
-    case Q6_K: go = multiply_unit_rows<C, Q6_K>; break;
+    case Q4_K: go = multiply_q4_k<C>; break;
+    case Q6_K: go = multiply_q6_k<C>; break;
     case Q4_K_X8: go = multiply_interleaved<C>; break;
 #else
     case Q8_0: go = multiply_unpacking<C, EIGHT_BITS, unpack_q8_0>; break;
-    case Q4_0: go = C == 1 ? multiply_q4_0 : multiply_unpacking<C, ONE, unpack_q4_0>; break;
-    case Q4_K: go = multiply_q4_k<C, Q4_K>; break;
+    case Q4_0: go = C == 1 && w.blocks % 4 == 0 ? multiply_q4_0 : multiply_unpacking<C, ONE, unpack_q4_0>; break;
+    case Q4_K: go = C == 1 ? multiply_q4_k_alone : multiply_q4_k<C, Q4_K>; break;
     case Q4_K_X8: go = multiply_q4_k<C, Q4_K_X8>; break;
-    case Q6_K: go = multiply_q6_k<C>; break;
+    case Q6_K: go = C == 1 ? multiply_q6_k_alone : multiply_q6_k<C>; break;
 #endif
     default: break;
     }

@@ -35,7 +35,7 @@ TARGET static void multiply_interleaved(const char *const *rows, long each, long
                         sum = i ? plus_pair_products(sum, weights[b], codes) : pair_products(weights[b], codes);
                     }
                 }
-                EACH(b, 2) EACH(c, C) s[c] = plus_scaled_sums(s[c], row_sums(products[b][c]), parts[2 * pair + b], e[b * C + c]);
+                EACH(b, 2) EACH(c, C) s[c] = plus_scaled_sums(s[c], row_sums(products[b][c]), load_floats(parts[2 * pair + b].scale), load_floats(parts[2 * pair + b].extra), e[b * C + c]);
             }
         }
         EACH(c, C) store_floats(sums[c] + p * LANES, s[c]);

@@ -43,23 +43,35 @@ INLINE void unpack_q8_0(const char *const *rows, long block, Part *part) {
     store_floats(part->scale, halves(rows, block * 34));
 }
 
-// Four bytes are scales of four blocks.
-INLINE void store_scales(Part *parts, Ints scales, Ints minima, Vec d, Vec dmin) {
-    for (int i = 0; i < 4; i++) {
-        store_floats(parts[i].scale, times(converted(shifted_right(scales, 8 * i) & numbers(255)), d));
-        store_floats(parts[i].extra, times(converted(shifted_right(minima, 8 * i) & numbers(255)), dmin));
-    }
-}
+// Of LANES rows of q4_K, the scales and minima of a unit's blocks: bytes of lanes, four blocks in each.
+struct UnitScales {
+    Ints scales[2], minima[2];
+    Vec d, dmin;
+};
 
-// Of rows of q4_K, as they lie in a file; `start` is where their unit begins.
-INLINE void unpack_row_scales(const char *const *rows, long start, Part *parts) {
+INLINE Vec byte_times(Ints x, int n, Vec factor) { return times(converted(shifted_right(x, 8 * n) & numbers(255)), factor); }
+INLINE Vec scale_of(const UnitScales &unit, int block) { return byte_times(unit.scales[block / 4], block % 4, unit.d); }
+INLINE Vec minimum_of(const UnitScales &unit, int block) { return byte_times(unit.minima[block / 4], block % 4, unit.dmin); }
+
+// Of rows as they lie in a file; `start` is where their unit begins.
+INLINE UnitScales unit_scales(const char *const *rows, long start) {
     const Ints six = bytes(63), upper = bytes(48);
     Ints q[4];
     quads(rows, start, q); // d and dmin, then 12 bytes of scales
-    const Vec d = of_halves(q[0]), dmin = of_halves(shifted_right(q[0], 16));
-    store_scales(parts, q[1] & six, q[2] & six, d, dmin);
-    const Ints scales = low(q[3]) | (shifted_right(q[1], 2) & upper), minima = high(q[3]) | (shifted_right(q[2], 2) & upper);
-    store_scales(parts + 4, scales, minima, d, dmin);
+    return {
+        {q[1] & six, low(q[3]) | (shifted_right(q[1], 2) & upper)},
+        {q[2] & six, high(q[3]) | (shifted_right(q[2], 2) & upper)},
+        of_halves(q[0]),
+        of_halves(shifted_right(q[0], 16)),
+    };
+}
+
+INLINE void unpack_row_scales(const char *const *rows, long start, Part *parts) {
+    const UnitScales unit = unit_scales(rows, start);
+    EACH(n, 8) {
+        store_floats(parts[n].scale, scale_of(unit, n));
+        store_floats(parts[n].extra, minimum_of(unit, n));
+    }
 }
 
 // Of two blocks of a unit, the codes of one in the lower four bits of bytes, those of the other in the upper ones.
@@ -110,15 +122,24 @@ INLINE void unpack_q4_k_x8(const char *const *rows, long block, Part *parts) {
     }
 }
 
-// Of rows of q6_K, for each half of a block.
-INLINE void unpack_half_scales(const char *const *rows, long start, Part *parts) {
+// Of LANES rows of q6_K, the scales of the halves of a unit's blocks: bytes of lanes, four halves in each.
+struct HalfScales {
     Ints scales[4];
-    quads(rows, start + 192, scales);
-    const Vec d = halves(rows, start + 208);
-    for (int n = 0; n < 16; n++) {
-        Part &part = parts[n / 2];
-        store_floats(n % 2 ? part.extra : part.scale, times(converted(extended_byte(scales[n / 4], n % 4)), d));
-    }
+    Vec d;
+};
+
+INLINE Vec scale_of(const HalfScales &unit, int half) { return times(converted(extended_byte(unit.scales[half / 4], half % 4)), unit.d); }
+
+INLINE HalfScales half_scales(const char *const *rows, long start) {
+    HalfScales unit;
+    quads(rows, start + 192, unit.scales);
+    unit.d = halves(rows, start + 208);
+    return unit;
+}
+
+INLINE void unpack_half_scales(const char *const *rows, long start, Part *parts) {
+    const HalfScales unit = half_scales(rows, start);
+    EACH(n, 16) store_floats(n % 2 ? parts[n / 2].extra : parts[n / 2].scale, scale_of(unit, n));
 }
 
 // 16 codes of each of four blocks that share their bytes: the first or the second, by groups of four.
