@@ -62,6 +62,18 @@ class Emitter(ModelBuilder):
     def product(self, sizes: Sequence[AnySize]) -> Size:
         return prod(sizes, start=self.symbols.constant(1))  # type: ignore[return-value]
 
+    def is_in_order(self, node: Node) -> bool:
+        """Whether a view begins where its storage does, and skips nothing."""
+        symbols = self.symbols
+        if not symbols.offset(node).same(0):
+            return False
+        step: Size = symbols.constant(node.dtype.type_size)
+        for n in range(node.rank):
+            if not (symbols.stride(node, n).same(step) or symbols.dim(node, n).same(1)):
+                return False
+            step = step * symbols.dim(node, n)
+        return True
+
     # -- constants ---------------------------------------------------------------------------------------
 
     def number(self, value: float) -> str:
@@ -91,12 +103,16 @@ class Emitter(ModelBuilder):
     def shaped(self, value: str, sizes: Sequence[AnySize]) -> str:
         """The same elements in a shape given innermost first. Extents may be 0, and one may be -1 if none is."""
         terms = [term_of(size) for size in sizes][::-1]
-        value = self._before.get(value, value)  # reshape the original value, not a reshape of it
+        value = self.before_shaping(value)  # not a reshape of a reshape
         made = self.add(
             "Reshape", value, self.feed(SizeVectorFeed(tuple(terms))), allowzero=0 if -1 in terms else 1
         )
         self._before[made] = value
         return made
+
+    def before_shaping(self, value: str) -> str:
+        """The value that was reshaped to this one."""
+        return self._before.get(value, value)
 
     def ranked(self, value: str, rank: int, wanted: int) -> str:
         """With leading axes of 1 added or dropped."""

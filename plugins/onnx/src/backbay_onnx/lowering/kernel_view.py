@@ -132,6 +132,14 @@ class Lowering(Emitter):
             return self._value(node, "floats")
         return self.cast(self.stored(node), node.dtype, DType.F32)
 
+    def in_order(self, node: Node) -> str:
+        """The elements of a node in its own dtype, in any shape: of a view of a whole storage, the storage."""
+        storage = node.storage
+        if storage.index not in self.states and storage.dtype is node.dtype and self.is_in_order(node):
+            elements, all_elements = (self.product(self.extents(each)) for each in (node, storage))
+            node = storage if elements.same(all_elements) else node
+        return self.before_shaping(self.stored(node))
+
     def weight_part(
         self, node: Node, part: str, type: int, row: tuple[int, ...], expert: int | None = None
     ) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onnx import NodeProto
 
@@ -135,15 +135,7 @@ class WrittenState:
 
     def covered_by(self, target: Node) -> bool:
         """Whether a target is the whole state, in the same order."""
-        symbols = self._b.symbols
-        if not symbols.offset(target).same(0):
-            return False
-        step: Size = symbols.constant(self.unit)
-        for n in range(target.rank):
-            if not (symbols.stride(target, n).same(step) or symbols.dim(target, n).same(1)):
-                return False
-            step = step * symbols.dim(target, n)
-        return step.same(self.elements * self.unit)
+        return self._b.is_in_order(target) and self._b.product(self._b.extents(target)).same(self.elements)
 
     def _width(self, targets: Sequence[Node]) -> Size:
         one = self._b.symbols.constant(1)
@@ -168,8 +160,12 @@ def find_states(b: Emitter, graph: Graph, *, windows: bool) -> dict[int, Written
         if node.op is not None and node.op.writes is not None:
             targets.setdefault(node.storage.index, []).append(node.args[node.op.writes])
     states = {index: WrittenState(b, graph.nodes[index], written) for index, written in targets.items()}
+    firsts: dict[tuple[Node, ...], Size] = {}
     for state in states.values() if windows else ():
         window = find_window(b, graph, state.node, state.width)
         if window is not None:  # only these rows are bound
+            first = firsts.setdefault(window.ids, window.first)  # layers of a cache share their rows' numbers
+            if window.first.same(first):
+                window = replace(window, first=first)
             state.window, state.elements = window, window.rows * state.width
     return states

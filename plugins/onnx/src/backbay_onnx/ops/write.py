@@ -29,7 +29,7 @@ def set_rows(b: Lowering, x: Operand, src: Operand, ids: Operand) -> str:
     """One scatter of whole rows, or of pieces of rows where the state is not bound as whole rows."""
     state, symbols, target = b.state_of(x.node), b.symbols, x.node
     step, places = state.rows(symbols.stride(target, 1)), src.dims(4)[1:]  # (k, a, b)
-    value = b.cast(src.stored, src.dtype, x.dtype)
+    value = b.cast(b.in_order(src.node), src.dtype, x.dtype)
     index = b.cast_to(ids.stored, TensorProto.INT64)
     if state.window is not None:
         index = b.add("Sub", index, b.scalar(state.window.first))

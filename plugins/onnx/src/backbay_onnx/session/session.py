@@ -90,19 +90,25 @@ LOG = logging.getLogger("backbay.onnx")
 CAPTURE = "the graph capture feature"  # in ONNX Runtime's errors about sessions whose runs it cannot record
 
 
+SPIN = 50  # us: a thread that sleeps wakes 20 to 30 us late, a sixth of a product of weights; spinning pools disturb others
+
+
 class SharedThreadPool:
     """The pool that all sessions of a process share. Its first user sizes it, once and for all.
 
     ONNX Runtime then refuses sessions with pools of their own, in the whole process. If sessions with their own pools
-    came first, sharing is no longer possible: later sessions get pools of their own too, which do not spin.
+    came first, sharing is no longer possible: later sessions get pools of their own too.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._threads: int | None = None  # 0: sharing is not possible
 
-    def configure(self, options: Any, wanted: int, *, shared: bool) -> None:
-        """Make a session use the shared pool if that is wanted, or if the process has one already."""
+    def configure(self, options: Any, wanted: int, *, shared: bool, spins: bool) -> None:
+        """Make a session use the shared pool if that is wanted, or if the process has one already.
+
+        Threads of a pool of its own sleep between ops, or spin for a short time where `spins`.
+        """
         with without_forks(), self._lock:
             if self._threads is None and shared:
                 try:
@@ -118,7 +124,10 @@ class SharedThreadPool:
                 )
         else:
             options.intra_op_num_threads = wanted
-            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+            options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spins else "0")
+            if spins:
+                options.add_session_config_entry("session.intra_op.spin_duration_us", str(SPIN))
+                options.add_session_config_entry("session.force_spinning_stop", "1")  # at the end of a run
 
 
 POOL = SharedThreadPool()
@@ -140,7 +149,7 @@ def session_options(num_threads: int | None, *, shared: bool, native: Path | Non
     options.enable_mem_reuse = False
     # A written state is bound as input and output. ONNX Runtime does not know it: nodes must run in our order.
     options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
-    POOL.configure(options, num_threads or usable_cores(), shared=shared)
+    POOL.configure(options, num_threads or usable_cores(), shared=shared, spins=native is not None)
     options.add_session_config_entry("session.use_external_initializer_file_buffers_directly", "1")
     if native is not None:
         with translate_errors("loading native code"):
