@@ -4,50 +4,30 @@
 
 #include <cstdint>
 
-namespace {
-
-constexpr long FLOATS = 16;
-
-#define TARGET __attribute__((always_inline))
-#include "vectors.h"
-
-// The root of e^-|x| is never too small, so that results keep their digits down to the smallest numbers.
-INLINED Vec silu(Vec x) {
-    const Vec root = exponential((Vec)((Ints)x | INT32_MIN) * 0.5f), share = 1.0f + root * root;
-    return (x < Vec{} ? x * root * root : x) / share;
-}
-
-INLINED void gate(const float *x, const float *up, float *y, long first, long end) {
-    for (long i = first; i < end; i += FLOATS) {
-        const long count = end - i < FLOATS ? end - i : FLOATS;
-        Vec in = {}, factor = {};
-        if (count == FLOATS) {
-            const Vec made = silu(*(const Loose *)(x + i));
-            *(Loose *)(y + i) = up ? made * *(const Loose *)(up + i) : made;
-            continue;
-        }
-        for (long n = 0; n < count; n++) {
-            in[n] = x[i + n];
-            factor[n] = up ? up[i + n] : 1;
-        }
-        const Vec made = silu(in) * factor;
-        for (long n = 0; n < count; n++)
-            y[i + n] = made[n];
-    }
-}
-
 #if defined(__x86_64__)
-AVX512_TARGET void gate_avx512(const float *x, const float *up, float *y, long first, long end) {
-    gate(x, up, y, first, end);
-}
 
-AVX2_TARGET void gate_avx2(const float *x, const float *up, float *y, long first, long end) {
-    gate(x, up, y, first, end);
-}
+#define NAME avx512
+#define TARGET AVX512_TARGET
+#define FLOATS 16
+#include "gates.h"
+#undef NAME
+#undef TARGET
+#undef FLOATS
+
+#define NAME avx2
+#define TARGET AVX2_TARGET
+#define FLOATS 8
+#include "gates.h"
+#undef NAME
+#undef TARGET
+#undef FLOATS
 
 #endif
 
-} // namespace
+#define NAME any
+#define TARGET
+#define FLOATS 4
+#include "gates.h"
 
 extern "C" const char *backbay_gates_instructions() {
 #if defined(__x86_64__)
@@ -61,7 +41,7 @@ extern "C" const char *backbay_gates_instructions() {
 extern "C" void backbay_gates(const float *x, const float *up, float *y, long first, long end) {
 #if defined(__x86_64__)
     if (has_avx2())
-        return (has_avx512() ? gate_avx512 : gate_avx2)(x, up, y, first, end);
+        return (has_avx512() ? avx512::gate : avx2::gate)(x, up, y, first, end);
 #endif
-    gate(x, up, y, first, end);
+    any::gate(x, up, y, first, end);
 }

@@ -35,12 +35,14 @@ struct ColumnsKernel {
     static constexpr const char *NAME = "Columns";
     static constexpr Element TYPES[] = {FLOAT}, RESULT = FLOAT;
     static constexpr size_t NEEDED = 1;
-    const int64_t format;
+    const int64_t format, inner; // of columns in any shape, their numbers; 0: the last axis
 
-    explicit ColumnsKernel(const Info *info) : format(attribute_of<int64_t>(info, "format")) {}
+    explicit ColumnsKernel(const Info *info) : format(attribute_of<int64_t>(info, "format")), inner(attribute_of<int64_t>(info, "inner")) {}
 
     void run(const Run &run) const {
-        const Array x = run.input(0);
+        Array x = run.input(0);
+        if (inner)
+            x.extents = {x.rows() * x.last() / inner, inner};
         std::vector<int64_t> extents = x.extents;
         extents.back() = x.last() / BLOCK * CODES;
         const Array codes = run.output(extents);

@@ -107,6 +107,8 @@ struct Array {
             count *= extents[i];
         return count;
     }
+    // The same numbers as matrices of `width` columns, `rows` in each.
+    Array matrices(long rows, long width) const { return {element, data, {this->rows() * last() / (rows * width), rows, width}}; }
     // A tensor of ggml; the innermost dimension comes first there.
     ggml_tensor tensor() const {
         const size_t rank = extents.size();

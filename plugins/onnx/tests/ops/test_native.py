@@ -107,7 +107,7 @@ def test_a_session_gives_the_same_products_with_tiles(
         run(
             code.path,
             [
-                node("Columns", ["x"], "codes", format=format_),
+                node("Columns", ["x"], "codes", format=format_, inner=0),
                 node("Products", ["w", "codes"], "y", format=format_, first=0, rows=ROWS),
             ],
             given,

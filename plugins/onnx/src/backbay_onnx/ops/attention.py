@@ -122,16 +122,19 @@ def _native(
     scale: float,
     softcap: float,
 ) -> str:
-    """By code of ours, which reads keys and values once for all heads that share them, as they are stored."""
-    group = (query.dim(1) // key.dim(1)).pin()
+    """By code of ours, which reads keys and values once for all heads that share them, as they are stored, in any shape."""
+    heads, shared = query.dim(1).pin(), key.dim(1).pin()
     column = "" if sinks is None else sinks.of_rank(1)
     hidden, table = "", ""
     if mask is not None:
         hidden = _mask(b, mask, _stored(b, mask, FLOATS[:2]), query.dim(2))
-        table = b.add("Cells", hidden, domain=DOMAIN, group=group)
+        table = b.add("Cells", hidden, domain=DOMAIN, group=heads // shared)
     rows = [_stored(b, each, FLOATS) for each in (key, value)]
-    given = [query.of_rank(3), *rows, column, hidden, table]
-    y = b.add("Attention", *given, domain=DOMAIN, scale=scale, softcap=softcap)
+    given = [*(b.before_shaping(each) for each in (query.of_rank(3), *rows)), column, hidden, table]
+    y = b.add(
+        "Attention", *given, domain=DOMAIN, scale=scale, softcap=softcap, heads=heads, shared=shared,
+        width=query.dim(0).pin(), value_width=value.dim(0).pin(),
+    )  # fmt: skip
     return b.shaped(y, [value.dim(0), *query.dims()[1:]])
 
 

@@ -30,7 +30,7 @@ def packed_product(b: Lowering, w: Operand, x: str, rank: int, expert: int | Non
     if not is_packed(w.node) or 0 in w.node.shape:
         return None
     if w.dtype.name in b.native.formats:
-        return _native_product(b, w, x, expert)
+        return _native_product(b, w, x, rank, expert)
     encoding = ENCODINGS[w.dtype]
     if b.settings.exact and encoding.bits == 8:
         # MatMulNBits has no fast 8-bit kernel for float32 activations, but two 4-bit products are the same.
@@ -76,10 +76,11 @@ def _per_block(b: Lowering, w: Operand, part: str, ids: str) -> str:
     return b.add("Unsqueeze", gathered, b.ints(-1))
 
 
-def _native_product(b: Lowering, w: Operand, x: str, expert: int | None) -> str:
+def _native_product(b: Lowering, w: Operand, x: str, rank: int, expert: int | None) -> str:
     """By code of ours, which reads weights as they are stored: columns become codes once for all weights they meet."""
     rows, format_ = w.node.dim(1), b.native.formats[w.dtype.name]
-    codes = b.add("Columns", x, domain=DOMAIN, format=format_)
+    x, inner = (b.before_shaping(x), w.node.dim(0)) if rank == 2 else (x, 0)
+    codes = b.add("Columns", x, domain=DOMAIN, format=format_, inner=inner)
     return b.add(
         "Products", b.value(w.node, "raw"), codes, domain=DOMAIN, format=format_, first=(expert or 0) * rows,
         rows=rows,
