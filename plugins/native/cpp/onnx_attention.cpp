@@ -13,7 +13,7 @@ namespace {
 constexpr long UNITS = 128;         // of work: enough for all threads
 constexpr long PART = 256;          // cells of a part, least
 constexpr long MOST_PARTS = 32;     // of the cells of a tile
-constexpr long PRODUCTS = 1L << 20; // of a thread's part of a call, about
+constexpr long PRODUCTS = 1L << 18; // of a thread's part of a call, about
 
 void *pointer_of(uint32_t low, uint32_t high) { return (void *)((uint64_t)high << 32 | low); }
 

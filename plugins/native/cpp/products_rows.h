@@ -128,6 +128,7 @@ TARGET static void multiply_q6_k(const char *const *rows, long each, long blocks
             const HalfScales unit = half_scales(panel, start);
             EACH(four, 2) {
                 fetch.step(4);
+                EACH(i, 8) EACH(k, 2) fetch_near(panel[i] + start, 2 * four + k);
                 const Entry *e = entries + (n + 4 * four) * C;
                 Ints products[4][2][C];
                 EACH(half, 2) {

@@ -122,18 +122,16 @@ TARGET static void multiply_q4_k_alone(const char *const *rows, long each, long 
     }
 }
 
-// Sums are centred from the start, so that those of eight products fit into 16 bits. Units are fetched to the first cache, as their
-// scales lie at their ends, which the processor does not foresee.
+// Sums are centred from the start, so that those of eight products fit into 16 bits.
 TARGET static void multiply_q6_k_alone(const char *const *rows, long each, long blocks, const Entry *entries, float (*sums)[ROWS], Fetch &fetch) {
     const Ints upper = bytes(48), centre = bytes(LAYOUTS[Q6_K].centre);
     const __m256i none = _mm256_setzero_si256(), two = _mm256_set1_epi16(2);
     const Ints left = joined(_mm256_set1_epi16(4), two), right = joined(none, two); // shifts, of blocks 0 and 1, and of 2 and 3
-    constexpr long SIZE = LAYOUTS[Q6_K].size;
     for (long p = 0; p < PANELS; p++) {
         const char *const *panel = rows + p * each;
         Vec s = floats(0);
         for (long n = 0; n < blocks; n += 8) {
-            const long start = n / 8 * SIZE;
+            const long start = n / 8 * LAYOUTS[Q6_K].size;
             const HalfScales unit = half_scales(panel, start);
             EACH(half, 2) {
                 const Entry *e = entries + n + 4 * half;
@@ -145,7 +143,7 @@ TARGET static void multiply_q6_k_alone(const char *const *rows, long each, long 
                     Ints a[2][4];
                     EACH(i, 4) {
                         const char *const row = panel[4 * r + i] + start;
-                        EACH(k, 2) __builtin_prefetch(row + 2 * SIZE + (2 * half + k) * (SIZE / 4), 0, 3);
+                        EACH(k, 2) fetch_near(row, 2 * half + k);
                         const Ints w = load(row + 64 * half);
                         const Ints h = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(row + 128 + 32 * half)));
                         a[0][i] = plus_four_products(bias[0], low(w) | (_mm512_sllv_epi16(h, left) & upper), x[0]);
