@@ -102,3 +102,23 @@ def test_a_window_that_is_read_before_it_is_written_leaves_the_rest_alone(backen
         ctx.compute(before)
         assert list(before.floats()) == [2, 2, 2, 2]
         assert list(cache.numpy().sum(axis=1)) == [2, 9, 2, 2, 2, 2]
+
+
+@pytest.mark.parametrize(("second", "subtractions"), [(4, 1), (2, 2)])
+def test_caches_that_are_read_from_the_same_cell_on_share_the_places_of_rows(
+    backend: Any, second: int, subtractions: int
+) -> None:
+    with backend.new_context() as ctx:
+        caches = [ctx.zeros(DType.F32, 2, 8, row_axis=1) for _ in range(2)]
+        rows, ids = ctx.from_floats([[1.0, 2.0], [3.0, 4.0]]), ctx.from_ints([5, 4])
+        seen = []
+        for cache, first in zip(caches, (4, second), strict=True):
+            ctx.forward(cache.set_rows(ctx, rows, ids))
+            seen.append(cache.view(ctx, 8 * first, (2, 4), (8,)).scale(ctx, 1.0))
+        ctx.compute(*seen)
+        [[compiled]] = backend.sessions._compiled.values()
+        ops = [node.op_type for node in compiled.lowered.model.graph.node]
+        assert (ops.count("Sub"), ops.count("ScatterND")) == (subtractions, 2)
+        for cache, first, found in zip(caches, (4, second), seen, strict=True):
+            np.testing.assert_array_equal(cache.numpy()[4:6], [[3, 4], [1, 2]])
+            np.testing.assert_array_equal(found.numpy(), cache.numpy()[first : first + 4])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,3 +42,31 @@ def test_a_compute_without_outputs_writes() -> None:
         state = ctx.zeros(DType.F32, 4)
         ctx.forward(ctx.from_floats([1.0, 2.0, 3.0, 4.0]).copy(ctx, state)).compute()
         np.testing.assert_array_equal(state.floats(), [1.0, 2.0, 3.0, 4.0])
+
+
+@pytest.mark.parametrize(
+    ("look", "slices"),
+    [
+        pytest.param(lambda ctx, x: x.view(ctx, 0, (12, 2), (48,)), 0, id="whole"),
+        pytest.param(lambda ctx, x: x.view(ctx, 0, (12, 1), (48,)), 1, id="first"),
+        pytest.param(lambda ctx, x: x.view(ctx, 48, (12, 1), (48,)), 1, id="later"),
+        pytest.param(lambda ctx, x: x.reshape(ctx, 2, 12).permute(ctx, 1, 0), 0, id="turned"),
+    ],
+)
+def test_rows_that_are_a_whole_value_are_written_without_a_slice(
+    look: Callable[[Any, Any], Any], slices: int
+) -> None:
+    """Whatever their shape; parts of a value, and elements in another order, are written as they are seen."""
+    data = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    found = {}
+    for name in ("onnx", "cpu_ref"):
+        with backbay.open(None, backend=name) as backend, backend.new_context() as ctx:
+            rows, state = look(ctx, ctx.from_floats(data).scale(ctx, 2.0)), ctx.zeros(DType.F16, 12, 4)
+            ctx.compute(state.set_rows(ctx, rows, ctx.from_ints([3, 1][: rows.dim(1)])))
+            found[name] = state.numpy()
+            if name == "onnx":
+                [[compiled]] = backend.sessions._compiled.values()
+                ops = [node.op_type for node in compiled.lowered.model.graph.node]
+                assert ops.count("Slice") == slices
+    np.testing.assert_array_equal(found["onnx"], found["cpu_ref"])
+    assert found["onnx"].any()

@@ -16,6 +16,7 @@ from onnx import shape_inference
 
 import backbay
 from backbay import BackendParams, CancelledError, DType
+from backbay_native import NativeCode
 
 
 @pytest.fixture
@@ -44,6 +45,20 @@ def test_no_value_takes_the_memory_of_another(backend: Any) -> None:
     known = [dims for dims in extents if dims and all(dim.HasField("dim_value") for dim in dims)]
     assert len(extents) > 10
     assert not known
+
+
+@pytest.mark.parametrize("op", ["silu", "tanh"])
+def test_threads_spin_for_a_short_time_where_native_code_divides_its_work(
+    backend: Any, native: NativeCode, op: str
+) -> None:
+    with backend.new_context() as ctx:
+        ctx.compute(getattr(ctx.from_floats([1.0, 2.0]), op)(ctx))
+    [[compiled]] = backend.sessions._compiled.values()
+    entry = compiled.session.get_session_options().get_session_config_entry
+    assert entry("session.intra_op.allow_spinning") == ("1" if op == "silu" else "0")
+    if op == "silu":
+        assert int(entry("session.intra_op.spin_duration_us")) <= 100
+        assert entry("session.force_spinning_stop") == "1"
 
 
 def test_a_graph_that_a_guard_refuses_gets_a_session_of_its_own(backend: Any) -> None:
