@@ -98,7 +98,7 @@ class OnnxBackend(Backend):
         "threads": Option(
             "own",
             choice_of("own", "shared"),
-            "own: each session has a pool of threads, which spin for 50 us at most; shared: all sessions of the process use one "
+            "own: each session has a pool of threads, which sleep between runs; shared: all sessions of the process use one "
             "pool, sized by its first user, and ONNX Runtime then refuses other code's sessions with their own",
         ),
     }
