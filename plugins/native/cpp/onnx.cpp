@@ -40,9 +40,7 @@ struct ColumnsKernel {
     explicit ColumnsKernel(const Info *info) : format(attribute_of<int64_t>(info, "format")), inner(attribute_of<int64_t>(info, "inner")) {}
 
     void run(const Run &run) const {
-        Array x = run.input(0);
-        if (inner)
-            x.extents = {x.rows() * x.last() / inner, inner};
+        const Array x = inner ? run.input(0).shaped({inner}) : run.input(0);
         std::vector<int64_t> extents = x.extents;
         extents.back() = x.last() / BLOCK * CODES;
         const Array codes = run.output(extents);
@@ -176,9 +174,7 @@ struct SiluKernel {
     void run(const Run &run) const {
         const Array x = run.input(0), y = run.output(x.extents);
         const float *up = run.has(1) ? (const float *)run.input(1).data : nullptr;
-        long count = 1;
-        for (const int64_t extent : x.extents)
-            count *= extent;
+        const long count = x.count();
         run.parts(quotient(count, NUMBERS), [&](int part, int parts) {
             backbay_gates((const float *)x.data, up, (float *)y.data, count * part / parts, count * (part + 1) / parts);
         });

@@ -38,9 +38,9 @@ struct AttentionKernel {
     static constexpr const char *NAME = "Attention";
     static constexpr ort::Element TYPES[] = {ort::FLOAT, ort::ANY, ort::ANY, ort::FLOAT, ort::ANY, ort::INT32}; // query, key, value, sinks, mask, table
     static constexpr ort::Element RESULT = ort::FLOAT;
-    static constexpr size_t NEEDED = 3; // in any shape
+    static constexpr size_t NEEDED = 3;
     const float scale, softcap;
-    const int64_t heads, shared, width, value_width; // of queries, and of keys and values
+    const int64_t heads, shared, width, value_width; // query heads, key heads, and numbers of a key and of a value, which may come in any shape
 
     explicit AttentionKernel(const ort::Info *info)
         : scale(ort::attribute_of<float>(info, "scale")), softcap(ort::attribute_of<float>(info, "softcap")),
@@ -48,8 +48,8 @@ struct AttentionKernel {
           width(ort::attribute_of<int64_t>(info, "width")), value_width(ort::attribute_of<int64_t>(info, "value_width")) {}
 
     void run(const ort::Run &run) const {
-        ggml_tensor operands[6] = {run.input(0).matrices(heads, width).tensor(), run.input(1).matrices(shared, width).tensor(),
-                                   run.input(2).matrices(shared, value_width).tensor()};
+        ggml_tensor operands[6] = {run.input(0).shaped({heads, width}).tensor(), run.input(1).shaped({shared, width}).tensor(),
+                                   run.input(2).shaped({shared, value_width}).tensor()};
         const ggml_tensor &query = operands[0], &key = operands[1], &value = operands[2];
         const bool masked = run.has(4);
         int count = 3;

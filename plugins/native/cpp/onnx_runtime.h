@@ -107,8 +107,22 @@ struct Array {
             count *= extents[i];
         return count;
     }
-    // The same numbers as matrices of `width` columns, `rows` in each.
-    Array matrices(long rows, long width) const { return {element, data, {this->rows() * last() / (rows * width), rows, width}}; }
+    long count() const {
+        long all = 1;
+        for (const int64_t extent : extents)
+            all *= extent;
+        return all;
+    }
+    // The same numbers with other innermost extents, and one before them that holds the rest.
+    Array shaped(std::vector<int64_t> inner) const {
+        long each = 1;
+        for (const int64_t extent : inner)
+            each *= extent;
+        if (each <= 0 || count() % each)
+            throw Failed{failure("an operand cannot have this shape")};
+        inner.insert(inner.begin(), count() / each);
+        return {element, data, inner};
+    }
     // A tensor of ggml; the innermost dimension comes first there.
     ggml_tensor tensor() const {
         const size_t rank = extents.size();

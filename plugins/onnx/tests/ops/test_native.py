@@ -201,6 +201,27 @@ def test_attention_reads_keys_and_values_as_they_are_stored(
     np.testing.assert_allclose(found["onnx"], found["cpu_ref"], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("scalar", ["query", "key"])
+def test_attention_takes_a_number_that_was_given_a_shape(native: NativeCode, scalar: str) -> None:
+    found = {}
+    for name in ("onnx", "cpu_ref"):
+        with backbay.open(None, backend=name) as backend, backend.new_context() as ctx:
+            number = ctx.empty(DType.F32).from_floats(np.float32(0.5)).tanh(ctx)
+            cells = 1 if scalar == "key" else 5
+            query = (
+                number.reshape(ctx, 1, 1, 1) if scalar == "query" else ctx.from_floats(np.float32([[[2.0]]]))
+            )
+            key = (
+                number.reshape(ctx, 1, 1, 1)
+                if scalar == "key"
+                else ctx.from_floats(np.arange(5.0).reshape(5, 1, 1))
+            )
+            y = query.scaled_dot_product_attention(ctx, key, key, ctx.zeros(DType.F32, cells, 1), scale=1.0)
+            ctx.compute(y)
+            found[name] = y.floats()
+    np.testing.assert_allclose(found["onnx"], found["cpu_ref"], rtol=1e-6)
+
+
 def test_layers_share_the_table_of_a_mask(native: NativeCode) -> None:
     with backbay.open(None, backend="onnx") as backend, backend.new_context() as ctx:
         mask, y = ctx.zeros(DType.F32, 64, 5), ctx.zeros(DType.F32, 16, 4, 5)

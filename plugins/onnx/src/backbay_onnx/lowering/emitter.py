@@ -63,7 +63,7 @@ class Emitter(ModelBuilder):
         return prod(sizes, start=self.symbols.constant(1))  # type: ignore[return-value]
 
     def is_in_order(self, node: Node) -> bool:
-        """Whether a view begins where its storage does, and skips nothing."""
+        """Whether a view begins where its storage does, and skips nothing; of quantized blocks it is not known."""
         symbols = self.symbols
         if not symbols.offset(node).same(0):
             return False
@@ -111,7 +111,7 @@ class Emitter(ModelBuilder):
         return made
 
     def before_shaping(self, value: str) -> str:
-        """The value that was reshaped to this one."""
+        """The value that was reshaped to this one: the same elements, in any shape and rank."""
         return self._before.get(value, value)
 
     def ranked(self, value: str, rank: int, wanted: int) -> str:

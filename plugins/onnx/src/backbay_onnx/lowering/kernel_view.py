@@ -133,7 +133,7 @@ class Lowering(Emitter):
         return self.cast(self.stored(node), node.dtype, DType.F32)
 
     def in_order(self, node: Node) -> str:
-        """The elements of a node in its own dtype, in any shape: of a view of a whole storage, the storage."""
+        """The elements of a node in its own dtype, in any shape and rank: of a view of a whole storage, the storage."""
         storage = node.storage
         if storage.index not in self.states and storage.dtype is node.dtype and self.is_in_order(node):
             elements, all_elements = (self.product(self.extents(each)) for each in (node, storage))

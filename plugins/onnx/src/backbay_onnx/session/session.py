@@ -90,7 +90,8 @@ LOG = logging.getLogger("backbay.onnx")
 CAPTURE = "the graph capture feature"  # in ONNX Runtime's errors about sessions whose runs it cannot record
 
 
-SPIN = 50  # us: a thread that sleeps wakes 20 to 30 us late, a sixth of a product of weights; spinning pools disturb others
+# Microseconds. A thread that sleeps comes 20 to 30 us late to a product of 155 us; one that spins for long disturbs other sessions.
+SPIN = 50
 
 
 class SharedThreadPool:
