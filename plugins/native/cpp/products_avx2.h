@@ -36,13 +36,18 @@ INLINE Vec of_halves(Ints x) {
     return _mm256_cvtph_ps(_mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1)));
 }
 
-// 16 bytes of each row, by groups of four.
-INLINE void quads(const char *const *rows, long offset, Ints *q) {
-    Ints r[4];
+// 16 bytes of each row: of rows i and 4 + i in the halves of r[i].
+INLINE void sixteens(const char *const *rows, long offset, Ints *r) {
     for (int i = 0; i < 4; i++) {
         const __m128i a = _mm_loadu_si128((const __m128i *)(rows[i] + offset));
         r[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(a), _mm_loadu_si128((const __m128i *)(rows[4 + i] + offset)), 1);
     }
+}
+
+// 16 bytes of each row, by groups of four.
+INLINE void quads(const char *const *rows, long offset, Ints *q) {
+    Ints r[4];
+    sixteens(rows, offset, r);
     const Ints a = _mm256_unpacklo_epi32(r[0], r[1]), b = _mm256_unpackhi_epi32(r[0], r[1]);
     const Ints c = _mm256_unpacklo_epi32(r[2], r[3]), d = _mm256_unpackhi_epi32(r[2], r[3]);
     q[0] = _mm256_unpacklo_epi64(a, c);

@@ -2,14 +2,6 @@
 
 INLINE Ints sixteen_twice(const int8_t *codes) { return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)codes)); }
 
-// 16 bytes of each row: of rows i and 4 + i in the halves of r[i].
-INLINE void sixteens(const char *const *rows, long offset, Ints *r) {
-    EACH(i, 4) {
-        const __m128i a = _mm_loadu_si128((const __m128i *)(rows[i] + offset));
-        r[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(a), _mm_loadu_si128((const __m128i *)(rows[4 + i] + offset)), 1);
-    }
-}
-
 // Lanes of 16 bits, of which two fit into one: the sums of x[0] and x[1] by quarters, two lanes for each of both.
 INLINE Ints paired(const Ints *x) { return _mm256_add_epi16(_mm256_unpacklo_epi64(x[0], x[1]), _mm256_unpackhi_epi64(x[0], x[1])); }
 

@@ -29,13 +29,11 @@ INLINE Ints codes_of_two(const Entry &a, const Entry &b) {
     return joined(_mm256_loadu_si256((const __m256i *)a.codes), _mm256_loadu_si256((const __m256i *)b.codes));
 }
 
-// The codes of four blocks, those from `first` on.
+// 16 codes of each of four blocks, those from `first` on.
 INLINE Ints sixteens_of_four(const Entry *e, int first) {
-    const char *const blocks[4] = {(const char *)e[0].codes, (const char *)e[1].codes, (const char *)e[2].codes, (const char *)e[3].codes};
-    Ints x = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)(blocks[0] + first)));
-    x = _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)(blocks[1] + first)), 1);
-    x = _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)(blocks[2] + first)), 2);
-    return _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)(blocks[3] + first)), 3);
+    __m128i x[4];
+    EACH(i, 4) x[i] = _mm_loadu_si128((const __m128i *)(e[i].codes + first));
+    return joined(_mm256_inserti128_si256(_mm256_castsi128_si256(x[0]), x[1], 1), _mm256_inserti128_si256(_mm256_castsi128_si256(x[2]), x[3], 1));
 }
 
 // Words of two vectors of a row of q4_0, of which the second begins 4 words after the first: four blocks of 9 words, each with its
