@@ -28,8 +28,8 @@ INLINE Ints plus_products(Ints sum, Ints weights, Ints codes) {
 #endif
 INLINE Ints load(const void *x) { return _mm256_loadu_si256((const __m256i *)x); }
 INLINE void store(void *x, Ints y) { _mm256_store_si256((__m256i *)x, y); }
+INLINE Ints repeated(__m128i x) { return _mm256_broadcastsi128_si256(x); }
 #include "products_vectors.h"
-INLINE Vec of_bytes(const uint8_t *x) { return converted(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)x))); }
 // The lower 16 bits of each lane, numbers in f16.
 INLINE Vec of_halves(Ints x) {
     const Ints low = x & numbers(0xffff);
@@ -71,19 +71,17 @@ INLINE Vec interleaved_halves(const char *const *rows, long offset) {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(rows[0] + offset)));
 }
 
-// Scales and minima of q4_K; see products_avx512.h.
-INLINE void interleaved_scales(const char *const *rows, long offset, uint8_t (*scales)[LANES], uint8_t (*minima)[LANES]) {
-    for (int i = 0; i < 8; i++) {
-        uint32_t x[3], found[4];
-        memcpy(x, rows[0] + offset + 12 * i, sizeof x);
-        found[0] = x[0] & 0x3f3f3f3f;
-        found[1] = (x[2] & 0x0f0f0f0f) | (x[0] >> 2 & 0x30303030);
-        found[2] = x[1] & 0x3f3f3f3f;
-        found[3] = (x[2] >> 4 & 0x0f0f0f0f) | (x[1] >> 2 & 0x30303030);
-        memcpy(scales[i], found, 8);
-        memcpy(minima[i], found + 2, 8);
-    }
+// Of interleaved rows, 16 bytes, and the 16 that lie `apart` from them.
+INLINE Ints interleaved_sixteens(const char *const *rows, long offset, long apart) {
+    const __m128i a = _mm_loadu_si128((const __m128i *)(rows[0] + offset));
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(a), _mm_loadu_si128((const __m128i *)(rows[0] + offset + apart)), 1);
 }
+
+// Of each four lanes, those of y whose bits are set, beside those of x.
+template <int BITS> INLINE Ints blended(Ints x, Ints y) { return _mm256_blend_epi32(x, y, 17 * BITS); }
+
+// Of each half of interleaved rows, the N-th 16 bytes of their first four, and those of the others.
+template <int N> INLINE Ints rows_of(Ints first, Ints second) { return _mm256_permute2x128_si256(first, second, N ? 0x31 : 0x20); }
 
 // The largest magnitude in a block; NaN if it holds one.
 INLINE float peak(const float *x) {

@@ -17,8 +17,8 @@ INLINE Ints with_signs(Ints x, Ints signs) { return _mm512_mask_sub_epi8(x, _mm5
 #endif
 INLINE Ints load(const void *x) { return _mm512_loadu_si512(x); }
 INLINE void store(void *x, Ints y) { _mm512_store_si512(x, y); }
+INLINE Ints repeated(__m128i x) { return _mm512_broadcast_i32x4(x); }
 #include "products_vectors.h"
-INLINE Vec of_bytes(const uint8_t *x) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *)x))); }
 // The lower 16 bits of each lane, numbers in f16.
 INLINE Vec of_halves(Ints x) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(x)); }
 
@@ -45,36 +45,21 @@ INLINE Vec interleaved_halves(const char *const *rows, long offset) {
     return _mm512_cvtph_ps(_mm256_inserti128_si256(_mm256_castsi128_si256(a), b, 1));
 }
 
-// Scales and minima of q4_K, of 6 bits, in 12 bytes for each of 8 blocks of 8 interleaved rows: for rows 0 to 3 the scales
-// and the minima, which also hold the upper bits for rows 4 to 7; then the lower bits of both for rows 4 to 7.
-INLINE void interleaved_scales(const char *const *rows, long offset, uint8_t (*scales)[LANES], uint8_t (*minima)[LANES]) {
-    const Ints firsts = _mm512_set_epi32(22, 19, 16, 13, 10, 7, 4, 1, 21, 18, 15, 12, 9, 6, 3, 0);
-    const Ints thirds = _mm512_set_epi32(23, 20, 17, 14, 11, 8, 5, 2, 23, 20, 17, 14, 11, 8, 5, 2);
-    const Ints fours = _mm512_set_epi32(4, 4, 4, 4, 4, 4, 4, 4, 0, 0, 0, 0, 0, 0, 0, 0);
-    const Ints lower = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    Ints s[2], m[2];
-    for (int n = 0; n < 2; n++) {
-        const Ints a = load(rows[n] + offset);
-        const Ints b = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)(rows[n] + offset + 64)));
-        const Ints first = _mm512_permutex2var_epi32(a, firsts, b), third = _mm512_permutex2var_epi32(a, thirds, b);
-        const Ints low = first & bytes(63);
-        const Ints high = (_mm512_srlv_epi32(third, fours) & bytes(15)) | (_mm512_srli_epi32(first, 2) & bytes(48));
-        s[n] = _mm512_permutex2var_epi32(low, lower, high);
-        m[n] = _mm512_permutex2var_epi32(low, _mm512_add_epi32(lower, _mm512_set1_epi32(8)), high);
-    }
-    alignas(64) uint8_t even[4][LANES], odd[4][LANES];
-    store(even, _mm512_unpacklo_epi64(s[0], s[1]));
-    store(odd, _mm512_unpackhi_epi64(s[0], s[1]));
-    for (int i = 0; i < 4; i++) {
-        memcpy(scales[2 * i], even[i], LANES);
-        memcpy(scales[2 * i + 1], odd[i], LANES);
-    }
-    store(even, _mm512_unpacklo_epi64(m[0], m[1]));
-    store(odd, _mm512_unpackhi_epi64(m[0], m[1]));
-    for (int i = 0; i < 4; i++) {
-        memcpy(minima[2 * i], even[i], LANES);
-        memcpy(minima[2 * i + 1], odd[i], LANES);
-    }
+// Of interleaved rows, 16 bytes, and the 16 that lie `apart` from them.
+INLINE Ints interleaved_sixteens(const char *const *rows, long offset, long apart) {
+    Ints x = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)(rows[0] + offset)));
+    x = _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)(rows[0] + offset + apart)), 1);
+    x = _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)(rows[1] + offset)), 2);
+    return _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)(rows[1] + offset + apart)), 3);
+}
+
+// Of each four lanes, those of y whose bits are set, beside those of x.
+template <int BITS> INLINE Ints blended(Ints x, Ints y) { return _mm512_mask_blend_epi32(0x1111 * BITS, x, y); }
+
+// Of each half of interleaved rows, the N-th 16 bytes of their first four, and those of the others.
+template <int N> INLINE Ints rows_of(Ints first, Ints second) {
+    const Ints order = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13);
+    return _mm512_permutex2var_epi64(first, _mm512_add_epi64(order, _mm512_set1_epi64(2 * N)), second);
 }
 
 // The largest magnitude in a block; NaN if it holds one.

@@ -19,20 +19,22 @@ TARGET static void multiply_unpacking(const char *const *rows, long each, long b
     EACH(c, C) EACH(p, PANELS) store_floats(sums[c] + p * LANES, s[c][p]);
 }
 
+using Multiply = void(const char *const *, long, long, const Entry *, float (*)[ROWS], Fetch &);
+
 // A group of rows, `each` pointers for a panel, times all columns.
 template <int C = 1>
 INLINE void multiply_tile(const Weights &w, const char *const *rows, long each, long columns, const Entry *entries, float (*sums)[ROWS], Fetch &fetch) {
     if constexpr (C < MOST)
         if (columns > C)
             return multiply_tile<C + 1>(w, rows, each, columns, entries, sums, fetch);
-    auto go = multiply_unpacking<C, ONE, unpack_q4_0_x8>;
+    Multiply *go;
     switch (w.format) {
 #ifdef BY_ROWS
     case Q8_0: go = multiply_rows<C, Q8_0>; break;
     case Q4_0: go = multiply_rows<C, Q4_0>; break;
     case Q4_K: go = multiply_q4_k<C>; break;
     case Q6_K: go = multiply_q6_k<C>; break;
-    case Q4_K_X8: go = multiply_interleaved<C>; break;
+    case Q4_K_X8: go = multiply_q4_k_x8<C>; break;
 #else
     case Q8_0: go = multiply_unpacking<C, EIGHT_BITS, unpack_q8_0>; break;
     case Q4_0: go = C == 1 && w.blocks % 4 == 0 ? multiply_q4_0 : multiply_unpacking<C, ONE, unpack_q4_0>; break;
@@ -40,7 +42,11 @@ INLINE void multiply_tile(const Weights &w, const char *const *rows, long each, 
     case Q4_K_X8: go = multiply_q4_k<C, Q4_K_X8>; break;
     case Q6_K: go = C == 1 ? multiply_q6_k_alone : multiply_q6_k<C>; break;
 #endif
-    default: break;
+#if defined(BY_ROWS) && !defined(VNNI)
+    default: go = multiply_q4_0_x8<C>;
+#else
+    default: go = multiply_unpacking<C, ONE, unpack_q4_0_x8>;
+#endif
     }
     go(rows, each, w.blocks, entries, sums, fetch);
 }

@@ -1,6 +1,6 @@
 // Products of weights as they lie in a file, and of a few columns, by AVX2: codes need no transposing, as sums are transposed.
 
-INLINE Ints sixteen_twice(const int8_t *codes) { return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)codes)); }
+INLINE Ints sixteen_twice(const int8_t *codes) { return repeated(_mm_loadu_si128((const __m128i *)codes)); }
 
 // Lanes of 16 bits, of which two fit into one: the sums of x[0] and x[1] by quarters, two lanes for each of both.
 INLINE Ints paired(const Ints *x) { return _mm256_add_epi16(_mm256_unpacklo_epi64(x[0], x[1]), _mm256_unpackhi_epi64(x[0], x[1])); }

@@ -183,7 +183,7 @@ TARGET static void multiply_q4_k(const char *const *rows, long each, long blocks
             fetch.step(8);
             const long start = n / 8 * LAYOUTS[F].size;
             Part parts[8]; // their scales and minima alone
-            F == Q4_K ? unpack_row_scales(panel, start, parts) : unpack_interleaved_scales(panel, start, parts);
+            store_scales(F == Q4_K ? unit_scales(panel, start) : interleaved_unit_scales(panel, start), parts);
             for (int pair = 0; pair < 4; pair++) {
                 const Entry *e = entries + (n + 2 * pair) * C;
                 Ints products[2][C][1];

@@ -66,8 +66,26 @@ INLINE UnitScales unit_scales(const char *const *rows, long start) {
     };
 }
 
-INLINE void unpack_row_scales(const char *const *rows, long start, Part *parts) {
-    const UnitScales unit = unit_scales(rows, start);
+// Of eight interleaved rows: in 12 bytes for each block, for rows 0 to 3 the scales and the minima, which also hold the upper bits for
+// rows 4 to 7; then the lower bits of both for rows 4 to 7.
+INLINE UnitScales interleaved_unit_scales(const char *const *rows, long start) {
+    Ints x[3]; // 16 bytes each of blocks 0 to 3, and of blocks 4 to 7
+    EACH(i, 3) x[i] = interleaved_sixteens(rows, start + 32 + 16 * i, 48);
+    const Ints first = blended<2>(blended<4>(x[0], x[1]), x[2]), second = blended<4>(blended<9>(x[0], x[1]), x[2]);
+    const Ints third = blended<9>(blended<2>(x[0], x[1]), x[2]), row = repeated(_mm_setr_epi32(0, 0x01010101, 0x02020202, 0x03030303));
+    // then the blocks' bytes of a row, whose order is 0, 3, 2, 1, then 1, 0, 3, 2, then 2, 1, 0, 3
+    const Ints scales = shuffled(first, row | numbers(0x04080c00)), minima = shuffled(second, row | numbers(0x080c0004));
+    const Ints both = shuffled(third, row | numbers(0x0c000408)), six = bytes(63), upper = bytes(48);
+    const Ints more_scales = low(both) | (shifted_right(scales, 2) & upper), more_minima = high(both) | (shifted_right(minima, 2) & upper);
+    return {
+        {rows_of<0>(scales & six, more_scales), rows_of<1>(scales & six, more_scales)},
+        {rows_of<0>(minima & six, more_minima), rows_of<1>(minima & six, more_minima)},
+        interleaved_halves(rows, start),
+        interleaved_halves(rows, start + 16),
+    };
+}
+
+INLINE void store_scales(const UnitScales &unit, Part *parts) {
     EACH(n, 8) {
         store_floats(parts[n].scale, scale_of(unit, n));
         store_floats(parts[n].extra, minimum_of(unit, n));
@@ -82,7 +100,7 @@ INLINE void load_pair(const char *const *rows, long start, int pair, Ints *q) {
 
 INLINE void unpack_q4_k(const char *const *rows, long block, Part *parts) {
     const long start = block / 8 * 144;
-    unpack_row_scales(rows, start, parts);
+    store_scales(unit_scales(rows, start), parts);
     Ints q[8];
     for (int pair = 0; pair < 4; pair++) {
         load_pair(rows, start, pair, q);
@@ -93,17 +111,6 @@ INLINE void unpack_q4_k(const char *const *rows, long block, Part *parts) {
     }
 }
 
-// Of eight interleaved rows of q4_K; `start` is where their unit begins.
-INLINE void unpack_interleaved_scales(const char *const *rows, long start, Part *parts) {
-    const Vec d = interleaved_halves(rows, start), dmin = interleaved_halves(rows, start + 16);
-    alignas(64) uint8_t scales[8][LANES], minima[8][LANES];
-    interleaved_scales(rows, start + 32, scales, minima);
-    for (int i = 0; i < 8; i++) {
-        store_floats(parts[i].scale, times(of_bytes(scales[i]), d));
-        store_floats(parts[i].extra, times(of_bytes(minima[i]), dmin));
-    }
-}
-
 // As load_pair.
 INLINE void load_interleaved_pair(const char *const *rows, long start, int pair, Ints *q) {
     EACH(i, 4) pairs(rows, start + 128 + 256 * pair + 64 * i, q + 2 * i);
@@ -111,7 +118,7 @@ INLINE void load_interleaved_pair(const char *const *rows, long start, int pair,
 
 INLINE void unpack_q4_k_x8(const char *const *rows, long block, Part *parts) {
     const long start = block / 8 * 1152;
-    unpack_interleaved_scales(rows, start, parts);
+    store_scales(interleaved_unit_scales(rows, start), parts);
     Ints q[8];
     for (int pair = 0; pair < 4; pair++) {
         load_interleaved_pair(rows, start, pair, q);
@@ -170,16 +177,23 @@ INLINE void unpack_q6_k(const char *const *rows, long block, Part *parts) {
     }
 }
 
-TARGET static void unpack(Format format, const char *const *rows, long block, long count, Part *parts, Fetch &fetch) {
-    for (long i = 0; i < count; i += LAYOUTS[format].blocks) {
-        fetch.step(LAYOUTS[format].blocks);
-        switch (format) {
-        case Q4_0: unpack_q4_0(rows, block + i, parts + i); break;
-        case Q4_0_X8: unpack_q4_0_x8(rows, block + i, parts + i); break;
-        case Q8_0: unpack_q8_0(rows, block + i, parts + i); break;
-        case Q4_K: unpack_q4_k(rows, block + i, parts + i); break;
-        case Q4_K_X8: unpack_q4_k_x8(rows, block + i, parts + i); break;
-        default: unpack_q6_k(rows, block + i, parts + i);
-        }
+template <Format F, void (*UNPACK)(const char *const *, long, Part *)>
+TARGET static void unpack_blocks(const char *const *rows, long block, long count, Part *parts, Fetch &fetch) {
+    for (long i = 0; i < count; i += LAYOUTS[F].blocks) {
+        fetch.step(LAYOUTS[F].blocks);
+        UNPACK(rows, block + i, parts + i);
     }
+}
+
+TARGET static void unpack(Format format, const char *const *rows, long block, long count, Part *parts, Fetch &fetch) {
+    auto go = unpack_blocks<Q6_K, unpack_q6_k>;
+    switch (format) {
+    case Q4_0: go = unpack_blocks<Q4_0, unpack_q4_0>; break;
+    case Q4_0_X8: go = unpack_blocks<Q4_0_X8, unpack_q4_0_x8>; break;
+    case Q8_0: go = unpack_blocks<Q8_0, unpack_q8_0>; break;
+    case Q4_K: go = unpack_blocks<Q4_K, unpack_q4_k>; break;
+    case Q4_K_X8: go = unpack_blocks<Q4_K_X8, unpack_q4_k_x8>; break;
+    default: break;
+    }
+    go(rows, block, count, parts, fetch);
 }

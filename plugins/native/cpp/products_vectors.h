@@ -8,6 +8,7 @@ INLINE Vec floats(float x) { return WIDE(set1_ps)(x); }
 INLINE Ints shifted_right(Ints x, int n) { return WIDE(srl_epi32)(x, _mm_cvtsi32_si128(n)); }
 INLINE Ints shifted_left(Ints x, int n) { return WIDE(sll_epi32)(x, _mm_cvtsi32_si128(n)); }
 INLINE Ints extended_byte(Ints x, int n) { return WIDE(srai_epi32)(shifted_left(x, 24 - 8 * n), 24); }
+INLINE Ints shuffled(Ints x, Ints order) { return WIDE(shuffle_epi8)(x, order); } // bytes, of each 16
 INLINE Vec converted(Ints x) { return WIDE(cvtepi32_ps)(x); }
 INLINE Vec times(Vec x, Vec y) { return WIDE(mul_ps)(x, y); }
 INLINE Vec plus_product(Vec sum, Vec x, Vec y) { return WIDE(fmadd_ps)(x, y, sum); }
