@@ -19,6 +19,7 @@ class Asked:
     spans: list[AtomicSpan] = field(default_factory=list)
     done: int = 0
     skipped: int = 0
+    answering: bool = False
     steps: list[tuple[int, int]] = field(default_factory=list)  # (which step, how many tokens)
 
     @property

@@ -38,7 +38,11 @@ class RecurrentPlan(CachePlan):
 
 
 class StoredState(NamedTuple):
-    """A recurrent state in the cache: the positions before it, its row, and the tokens of the step that made it."""
+    """A recurrent state in the cache.
+
+    position  the positions before it
+    tokens    those of the step that made it; of an answer's step, one
+    """
 
     position: int
     row: int
@@ -69,7 +73,8 @@ class RecurrentCache(SingleCache):
     A step reads its states from one row and writes them to another: a failed step changes nothing, and going back
     or sharing a prefix moves no data. Beside the latest state of a sequence, the cache keeps its last `checkpoints`
     states that are `interval` or more positions apart, or end a prompt: made by a step of several tokens, and
-    continued by steps of one. A sequence can only be resumed at a kept state.
+    continued by steps of one. A sequence can only be resumed at a kept state: the one before a step is, until the next
+    step, so that wrong guesses are taken back.
 
     Models read and write states by name, through the bound cache of a batch:
 
@@ -127,7 +132,7 @@ class RecurrentCache(SingleCache):
                     "dropped; remove the whole sequence"
                 )
             sources.append(row)
-        targets = [self._advance(run.sequence, run.count) for run in runs]
+        targets = [self._advance(run.sequence, run.count, answers=step.answers) for run in runs]
         return self._planned(step, sources, targets)
 
     def worst(self, step: Step) -> RecurrentPlan:
@@ -141,7 +146,7 @@ class RecurrentCache(SingleCache):
         key = ("recurrent", len(targets))
         return RecurrentPlan(step, key, np.array(sources, np.int32), np.array(targets, np.int32))
 
-    def _advance(self, sequence: int, count: int) -> int:
+    def _advance(self, sequence: int, count: int, *, answers: bool) -> int:
         """Take a free row for the state after a step; drop states that are no checkpoints."""
         held = self._sequences[sequence]
         kept = [state for state, after in pairwise(held.states) if self._is_checkpoint(held, state, after)]
@@ -150,7 +155,7 @@ class RecurrentCache(SingleCache):
         self._replace(held, [*kept[max(spare, 0) :], *latest])
         row = self._users.index(0, 1)
         held.end += count
-        self._replace(held, [*held.states, StoredState(held.end, row, count)])
+        self._replace(held, [*held.states, StoredState(held.end, row, 1 if answers else count)])
         return row
 
     def _is_checkpoint(self, held: SequenceStates, state: StoredState, after: StoredState) -> bool:

@@ -29,9 +29,8 @@ def open_guess_source(
     options: LoadOptions, facts: ModelFacts, model: Model, cache: Cache | None, parallel: int
 ) -> GuessSource:
     """The source of guesses for a model; everything that it needs is reserved."""
-    if cache is None or cache.is_uniform:
-        why = "generates no text" if cache is None else "is recurrent: its states cannot take tokens back"
-        raise RequestError(f"tokens cannot be guessed: {facts.architecture} {why}")
+    if cache is None:
+        raise RequestError(f"tokens cannot be guessed: {facts.architecture} generates no text")
     if options.speculate == MTP:
         return _open_head(model, facts, parallel)
     if options.draft is None:

@@ -224,10 +224,14 @@ class Runner:
         for job in list(self._active):
             self._make_room(job)
         shares = self._scheduler.split(self._active)
-        if self.speculation is not None:
+        if self.speculation is not None and self._may_guess():
             shares = self.speculation.extended(shares, self.context, self._scheduler.room)
         if shares:
             self._step(shares)
+
+    def _may_guess(self) -> bool:
+        """Whether guesses may be added. Where all sequences of a step have equally many tokens, only for an answer alone."""
+        return not self._scheduler.uniform or (len(self._active) == 1 and self._active[0].answering)
 
     def _do_tasks(self) -> None:
         while self._tasks:
@@ -366,8 +370,9 @@ class Runner:
             return
         if isinstance(job, GenerationJob):
             self._generated += job.made - made
-        if refused:
-            self.slots.take_back(job.slot, refused)
+        lost = self.slots.take_back(job.slot, refused) if refused else []
+        if lost:
+            job.go_back(lost)
         if job.over:
             self._end(job)
 

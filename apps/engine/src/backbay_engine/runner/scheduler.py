@@ -49,7 +49,7 @@ class Scheduler:
         left, shares = self.room, list[StepShare]()
         for job in sorted(jobs, key=rank):
             taken = fitting_tokens(job, left)
-            if self.uniform and taken == job.pending > 1:
+            if self.uniform and taken == job.pending > 1 and not job.answering:
                 taken = fitting_tokens(job, taken - 1) or taken
             if self.uniform and shares and taken != shares[0].count:
                 taken = 0

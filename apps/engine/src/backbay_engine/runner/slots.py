@@ -88,11 +88,17 @@ class Slots:
         slot.tokens.clear()
         slot.exact, slot.restored = sys.maxsize, 0
 
-    def take_back(self, slot: Slot, count: int) -> None:
-        """Forget a slot's last tokens. Windows keep what the tokens before them see, as one step computed them all."""
+    def take_back(self, slot: Slot, count: int) -> list[Token]:
+        """Forget a slot's last tokens. Windows keep what the tokens before them see, as one step computed them all.
+
+        Returns the tokens to compute again: where states are kept, those behind the last one.
+        """
         length = len(slot.tokens) - count
-        self.cache.remove(slot.sequence, length)
-        del slot.tokens[length:]
+        kept = self.cache.last_resumable(slot.sequence, length) if self.cache.is_uniform else length
+        self.cache.remove(slot.sequence, kept)
+        lost = slot.tokens[kept:length]
+        del slot.tokens[kept:]
+        return lost
 
     def shift(self, slot: Slot, keep: int) -> list[Token]:
         """Make room: forget the older half of the tokens after the first `keep`, and no picture in part.

@@ -62,6 +62,7 @@ class Step:
     rows: MediaRows | None = None
     axes: Ints | None = None  # (3, n), M-RoPE's positions: time, row and column; None: all are `positions`
     adapters: StepAdapters | None = None
+    answers: bool = False  # only tokens of answers, behind the first of each: no prompt ends here
 
     @property
     def size(self) -> int:

@@ -88,6 +88,20 @@ def check(llm: LLM, asked: Any, options: dict[str, Any]) -> Completion:
     return found
 
 
+def noted_sizes(llm: LLM, patch: pytest.MonkeyPatch) -> list[int]:
+    """The tokens of each step that the model takes from now on."""
+    sizes: list[int] = []
+    run = StepCache.run
+
+    def noted(self: StepCache, step: Any, cancel: Any = None) -> Any:
+        if self is llm.step_cache:
+            sizes.append(step.size)
+        return run(self, step, cancel)
+
+    patch.setattr(StepCache, "run", noted)
+    return sizes
+
+
 def held_by_the_cache(llm: LLM) -> bool:
     """Whether the cache holds as many positions of each sequence as the runner believes."""
     slots, cells = llm.runner.slots.all, llm.cache.cells  # type: ignore[union-attr]
@@ -118,15 +132,7 @@ def test_an_answer_is_that_without_guesses(guessing: LLM, options: dict[str, Any
 def test_a_seeded_answer_needs_fewer_steps_if_the_guesses_are_right(
     guessing: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes: list[int] = []
-    run = StepCache.run
-
-    def noted(self: StepCache, step: Any, cancel: Any = None) -> Any:
-        if self is guessing.step_cache:
-            sizes.append(step.size)
-        return run(self, step, cancel)
-
-    monkeypatch.setattr(StepCache, "run", noted)
+    sizes = noted_sizes(guessing, monkeypatch)
     source = guessing.runner.speculation.source  # type: ignore[union-attr]
     loops = isinstance(source, NgramSource)  # such as a text that repeats itself
     bias = {A: 90.0} if loops else ENDLESS
@@ -246,14 +252,50 @@ def test_a_step_with_guesses_that_fails_is_made_without_them(
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("kind", ["t5-flan", "gemma2", "deepseek2-lite"])
+@pytest.mark.parametrize("kind", ["t5-flan", "gemma2", "deepseek2-lite", "mamba2", "lfm2", "rwkv7", "qwen35"])
 @pytest.mark.few(4)
 def test_answers_of_other_kinds_of_models_are_those_without(kind: str, backend: str, tmp_path: Path) -> None:
     sizes: dict[str, Any] = {**SIZES, "parallel": 2, "batch": 48}
     with load(unpacked(kind, tmp_path), backend, **sizes, speculate="ngram") as llm:
-        asked = prompt(6, 1) * 3
+        asked, loop = prompt(6, 1) * 3, {**OPTIONS["logit_bias"], 7: 30.0, 8: 29.0, 9: 28.0}
         for options in ({"temperature": 0}, {"temperature": 1.0, "seed": 6}):
             check(llm, asked, {**OPTIONS, "max_tokens": 20, **options})
+            found = check(llm, asked, {**OPTIONS, "max_tokens": 40, **options, "logit_bias": loop})
+            assert found.timings.guessed_tokens
+        assert (
+            found.timings.accepted_tokens < found.timings.guessed_tokens
+        )  # some of those by chance were wrong
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", ["mamba2", "qwen35"])
+@pytest.mark.few(2)
+def test_guesses_drive_no_state_out_from_which_prompts_go_on(
+    kind: str, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a recurrent model: steps with guesses, and those that take tokens up again, are no ends of prompts."""
+    options = {
+        "temperature": 1.0,
+        "seed": 6,
+        "max_tokens": 50,
+        "logit_bias": {2: -np.inf, 7: 30.0, 8: 29.0, 9: 28.0},
+    }
+    with load(unpacked(kind, tmp_path), backend, **SIZES, speculate="ngram") as llm:
+        asked, sizes = prompt(6, 1) * 5, noted_sizes(llm, monkeypatch)
+        first = llm.generate(asked, **options)
+        assert 0 < first.timings.accepted_tokens < first.timings.guessed_tokens
+        assert len(sizes) == 1 + 50 - first.timings.accepted_tokens  # none takes up tokens alone
+        again = llm.generate(asked, **options)
+        assert (again.timings.reused_tokens, again.tokens) == (len(asked) - 1, first.tokens)
+        beside = [llm.submit(prompt(9, 2), **options), llm.submit(asked, **options)]
+        assert [each.result(300).tokens for each in beside][1] == first.tokens
+        handle = llm.submit(asked, **options)
+        late = [
+            handle,
+            *(llm.submit(prompt(9, 2), **options) for n, _ in enumerate(handle.steps()) if n == 20),
+        ]
+        assert late[0].result(300).tokens == first.tokens
+        assert late[1].result(300).tokens == llm.generate(prompt(9, 2), **options, speculate=False).tokens
 
 
 def test_a_worker_guesses(path: Path) -> None:
@@ -306,9 +348,7 @@ def test_wrong_options_are_refused(path: Path, how: dict[str, Any], told: str) -
         load(path, "cpu_ref", **SIZES, **how)
 
 
-def test_models_that_cannot_take_tokens_back_are_refused(path: Path, tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="mamba2 is recurrent"):
-        load(unpacked("mamba2", tmp_path), "cpu_ref", speculate="ngram")
+def test_models_that_do_not_fit_are_refused(path: Path, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="generates no text"):
         load(unpacked("bert", tmp_path), "cpu_ref", speculate="ngram")
     with pytest.raises(RequestError, match="its vocabulary is another one: token"):
@@ -318,15 +358,8 @@ def test_models_that_cannot_take_tokens_back_are_refused(path: Path, tmp_path: P
 
 
 def test_steps_with_guesses_are_no_larger_than_others(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes: list[int] = []
-    run = StepCache.run
-
-    def noted(self: StepCache, step: Any, cancel: Any = None) -> Any:
-        sizes.append(step.size)
-        return run(self, step, cancel)
-
-    monkeypatch.setattr(StepCache, "run", noted)
     with load(path, "cpu_ref", **{**SIZES, "batch": 5}, speculate="ngram") as llm:
+        sizes = noted_sizes(llm, monkeypatch)
         found = llm.generate(AGAIN, temperature=0, max_tokens=30, logit_bias={A: 30.0})
     assert found.timings.accepted_tokens
     assert max(sizes) <= 5

@@ -161,6 +161,21 @@ def test_answers_of_latent_attention_are_those_without_guesses(tmp_path: Path) -
         answers(llm, prompt(50, 7), prompt(9, 8), temperature=1.0, seed=3)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", ["qwen3next", "qwen35"])
+@pytest.mark.few(2)
+def test_heads_of_recurrent_models_go_on_behind_wrong_guesses(
+    kind: str, backend: str, tmp_path: Path, guessed: Guessed
+) -> None:
+    """A model computes the tokens before a wrong guess again, with the next guesses; its head keeps their rows."""
+    path = with_head(unpacked(kind, tmp_path), tmp_path / "m.gguf", kind)
+    with load(path, backend, **SIZES, speculate="mtp") as llm:
+        texts = [*answers(llm, prompt(70, 1)), *answers(llm, prompt(5, 2))]
+        check(path, texts, guessed)
+        assert any(len(before) - len(prompt(70, 1)) > 1 for before, _ in guessed)
+        answers(llm, prompt(20, 3), prompt(9, 4), temperature=1.0, seed=3)  # at once: without guesses
+
+
 def test_a_head_that_fails_costs_no_answer(glm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HeadSource, "compute", lambda self, step, parts: 1 / 0)
     with load(glm, "cpu_ref", **SIZES, speculate="mtp") as llm:
@@ -180,7 +195,5 @@ def test_an_estimate_counts_the_head(glm: Path) -> None:
 def test_models_without_a_head_are_refused(path: Path, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"a key llama\.nextn_predict_layers above 0"):
         load(path, "cpu_ref", speculate="mtp")
-    with pytest.raises(RequestError, match="qwen3next is recurrent"):
-        load(unpacked("qwen3next", tmp_path), "cpu_ref", speculate="mtp")
     with pytest.raises(RequestError, match="t5 has no head that predicts tokens"):
         load(unpacked("t5-flan", tmp_path), "cpu_ref", speculate="mtp")

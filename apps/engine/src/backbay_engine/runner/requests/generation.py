@@ -21,7 +21,7 @@ from ...text.tokenizers import Tokenizer
 from ..slots import Slot, shift_range
 from .answer import Completion, FinishReason, Timings, TokenStep
 from .handle import Receiver
-from .job import Job, MediaRowSource
+from .job import LONGEST, Job, MediaRowSource
 from .request import GenerationOptions
 from .token_masks import MaskThread
 
@@ -131,6 +131,10 @@ class GenerationJob(Job):
         return len(self.text.tokens) - self.timings.resumed_tokens
 
     @property
+    def answering(self) -> bool:
+        return self.made > 0 and self.pending <= LONGEST
+
+    @property
     def known_ids(self) -> list[int]:
         """The ids of all its tokens so far, those of a text for the encoder included."""
         return plain_ids(ids_of([*self.slot.tokens, *self.todo[: len(self.todo) - len(self.guess)]]))
@@ -144,7 +148,9 @@ class GenerationJob(Job):
         self.timings.pictures = seconds
 
     def wanted(self, count: int) -> Sequence[int]:
-        return range(count - 1 - len(self.guess), count) if count == self.pending else ()
+        if count < self.pending:
+            return ()
+        return range(0 if self.answering else count - 1 - len(self.guess), count)  # few shapes of steps
 
     def propose(self, guess: Sequence[int]) -> None:
         """Let the next step verify guesses of the tokens after the pending one."""
@@ -154,7 +160,7 @@ class GenerationJob(Job):
         """The most tokens that may be guessed now."""
         limit = self.options.max_tokens
         left = context if limit is None else limit - len(self.text.tokens)
-        return max(0, min(left, context - self.done) - 1)
+        return max(0, min(left - 1, context - self.done - self.pending))
 
     def go_back(self, tokens: Sequence[Token]) -> None:
         self.todo, self.guess = self.todo[: len(self.todo) - len(self.guess)], ()
@@ -163,6 +169,7 @@ class GenerationJob(Job):
     def receive(self, rows: NDArray[Any]) -> int:
         """Choose a token by each row, as long as the guesses before it were right."""
         guess, self.guess, right = self.guess, (), 0
+        rows = rows[len(rows) - 1 - len(guess) :]  # those before are of tokens that were computed again
         self._choose(rows[0])
         while not self.over and right < len(guess) and guess[right] == self.todo[0] and not self.cancelled:
             right += 1

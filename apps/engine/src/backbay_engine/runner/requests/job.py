@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, final
+from typing import Any, Final, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ from ...steps.tokens import MediaToken, Token, encoder_length, ids_of, media_spa
 from ..slots import Slot
 from .handle import Receiver
 from .token_masks import MaskThread
+
+
+LONGEST: Final = 16  # tokens of a step with guesses
 
 
 class MediaRowSource(Protocol):
@@ -133,6 +136,11 @@ class Job(ABC):
     @property
     def pending(self) -> int:
         return len(self.todo)
+
+    @property
+    def answering(self) -> bool:
+        """Whether it goes on with an answer: its few pending tokens are behind the first one that it made."""
+        return False
 
     @property
     def spans(self) -> Sequence[AtomicSpan]:

@@ -69,8 +69,8 @@ class HeadSource(ModelSource):
         trail = self._trails.get(sequence)
         if trail is None:
             return []
-        trail.follow(job.slot.tokens)
-        return self._next(sequence, trail, [*trail.tokens, *job.todo])
+        trail.follow([*job.slot.tokens, *job.todo[:-1]])
+        return self._next(sequence, trail, [*trail.tokens, job.todo[-1]])
 
     def _next(self, sequence: int, trail: RowTrail, tokens: Sequence[Token]) -> list[int]:
         """The tokens of a trail that the head takes next, with their rows; what it took for guesses is forgotten."""

@@ -14,15 +14,14 @@ from typing import Final, TypeVar, final
 
 from ...steps.step import Floats
 from ..requests.generation import GenerationJob
-from ..requests.job import Job
+from ..requests.job import LONGEST, Job
 from ..scheduler import StepShare
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-SIZES: Final = (2, 4, 8, 16)  # tokens of a step with guesses: few sizes, as each is traced
-LONGEST: Final = SIZES[-1]
+SIZES: Final = (2, 4, 8, LONGEST)  # tokens of a step with guesses: few sizes, as each is traced
 GAIN: Final = 1.03  # the least gain that is worth it
 
 KEPT: Final = 5  # the fastest of the latest steps of a size counts: others share the processor
@@ -146,7 +145,7 @@ class Speculation:
         room      tokens of a step
         """
         # A prompt may have a share of one token too, where the next ones must not be cut: nothing goes in between.
-        jobs = [job for share in shares if isinstance(job := share.job, GenerationJob) and job.pending == 1]
+        jobs = [job for share in shares if isinstance(job := share.job, GenerationJob) and _is_whole(share)]
         if self._broken or not jobs or len(jobs) < len(shares):
             return shares
         counts = self._counts(jobs, [job.guessable(context) for job in jobs], min(room, LONGEST))
@@ -157,14 +156,12 @@ class Speculation:
             return shares
         for job, guess in zip(jobs, found, strict=True):
             job.propose(guess)
-        return [StepShare(job, 1 + len(job.guess)) for job in jobs]
+        return [StepShare(job, job.pending) for job in jobs]
 
     def note(self, shares: Sequence[StepShare], begun: float, rows: Floats) -> None:
         """Take note of how long a step took, which began at this time of the clock, and of the vectors that it kept."""
-        answers = [job for share in shares if isinstance(job := share.job, GenerationJob)]
-        size = sum(share.count for share in shares)
-        if len(answers) == len(shares) and size == sum(1 + len(job.guess) for job in answers):
-            self.pace.note(size, perf_counter() - begun)
+        if all(isinstance(share.job, GenerationJob) and _is_whole(share) for share in shares):
+            self.pace.note(sum(share.count for share in shares), perf_counter() - begun)
         if len(rows) and not self._broken:
             self._tried(partial(self._hand_out, shares, rows))
 
@@ -184,14 +181,14 @@ class Speculation:
 
     def _counts(self, jobs: Sequence[GenerationJob], most: Sequence[int], room: int) -> list[int]:
         """How many tokens to guess of each job, in a step of up to `room` tokens."""
-        alone = len(jobs)
+        alone, pending = len(jobs), sum(job.pending for job in jobs)
         hopes = [0.0 if job.guesses is None else job.guesses.hope() for job in jobs]
-        least = self.pace.known(alone) if alone < room and any(hopes) else None
+        least = self.pace.known(alone) if pending < room and any(hopes) else None
         if least is None:  # first measure steps without guesses
             return [0] * alone
-        best, chosen = GAIN * alone / least, [0] * alone
+        best, chosen = GAIN * alone / (self.pace.seconds(pending, alone) or least), [0] * alone
         chances, counts, expected = list(hopes), [0] * alone, float(alone)
-        for size in range(alone + 1, room + 1):
+        for size in range(pending + 1, room + 1):
             at = max(range(alone), key=lambda n: chances[n] if counts[n] < most[n] else 0.0)
             if counts[at] >= most[at] or not chances[at]:
                 break
@@ -205,3 +202,9 @@ class Speculation:
             if rate > best:
                 best, chosen = rate, list(counts)
         return chosen
+
+
+def _is_whole(share: StepShare) -> bool:
+    """Whether a share has all that an answer waits for: a token, with guesses, or with those that it lost with wrong ones."""
+    job = share.job
+    return share.count == job.pending and (job.answering or share.count == 1 + len(job.guess))

@@ -129,6 +129,8 @@ class QwenNext(HybridDecoder):
     net: type[nn.DeltaNet] = GroupedDeltaNet
 
     def recurs(self, layer: int) -> bool:
+        if layer >= nn.block_count(self.config):  # predicts further tokens
+            return False
         attends = (layer + 1) % INTERVAL.of(self.config, 4) == 0
         return bool(RECURRENT.of(self.config, not attends, layer=layer))
 
