@@ -20,8 +20,12 @@ def convert(
     prepare: Callable[[Any], None],
     *,
     projector: bool = False,
+    predicting: bool = False,
 ) -> Path:
-    """Write the text model, or the projector; `prepare` may change the converter's model before it is written."""
+    """Write the text model, or the projector; `prepare` may change the converter's model before it is written.
+
+    predicting  with the blocks that predict further tokens
+    """
     sys.path[:0] = [path for path in (str(converter / "gguf-py"), str(converter)) if path not in sys.path]
     import conversion
     import gguf
@@ -34,7 +38,7 @@ def convert(
         which = conversion.base.ModelType.MMPROJ if projector else conversion.base.ModelType.TEXT
         name = conversion.get_model_architecture(parameters, which)
         converting = conversion.get_model_class(name, projector)
-        converting.no_mtp = True  # some classes demand blocks that predict further tokens
+        converting.no_mtp = not predicting  # some classes demand such blocks
         made = converting(folder, gguf.LlamaFileType.ALL_F32, target, model_name="small")
         prepare(made)
         made.write()

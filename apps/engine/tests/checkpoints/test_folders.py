@@ -24,6 +24,7 @@ import backbay.gguf
 from backbay import BackendParams, DType, ModelFileError
 from backbay.discovery import open_model
 from backbay_engine import estimate, load, tokenizer_from_gguf
+from backbay_engine.checkpoints.predicting_blocks import with_predicting_blocks
 
 FOLDERS = sorted(path.name.removesuffix(".hf.xz") for path in KINDS.glob("*.hf.xz"))
 GENERAL = ("general.", "tokenizer.")
@@ -179,6 +180,35 @@ def test_quantized_weights_are_refused_with_a_remedy(tmp_path: Path) -> None:
         ModelFileError, match=r"folder of the original model, .*found the quantization 'gptq'"
     ):
         open_model(write_folder(tmp_path, config, llama_tensors(llama_config(300))))
+
+
+@pytest.mark.parametrize(
+    ("apart", "found"),
+    [
+        ({"mtp.norm.weight", "mtp.layers.0.mlp.up.weight", "model.layers.3.mlp.up.weight"}, set()),  # no head
+        (
+            {
+                "model.mtp.fc.weight",
+                "mtp.layers.0.mlp.up.weight",
+                "mtp.layers.1.mlp.up.weight",
+                "mtp.other.weight",
+            },
+            {"blk.2.nextn.eh_proj.weight", "model.layers.2.mlp.up.weight"},
+        ),
+        (
+            {
+                f"model.layers.{n}.{name}.weight"
+                for n in (2, 3, 5)
+                for name in ("eh_proj", "mlp.up", "shared_head.norm")
+            },
+            {f"blk.{n}.nextn.{name}.weight" for n in (2, 3) for name in ("eh_proj", "shared_head_norm")}
+            | {f"model.layers.{n}.mlp.up.weight" for n in (2, 3)},
+        ),
+    ],
+)
+def test_of_further_blocks_only_those_with_a_head_are_in_the_file(apart: set[str], found: set[str]) -> None:
+    own = {"model.embed_tokens.weight", "model.layers.1.mlp.up.weight", "model.norm.weight"}
+    assert {*with_predicting_blocks(dict.fromkeys(own | apart), 2)} == own | found
 
 
 @pytest.mark.fault(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,10 +12,15 @@ from numpy.typing import NDArray
 
 from backbay import Backend, DType
 from backbay_engine.cache import CacheSizes
+from backbay_engine.models import load_model
+from backbay_engine.models.bases import Decoder
 from backbay_engine.models.contract import Model
+from backbay_engine.models.predicting_head import PredictingHead
 from backbay_engine.runner.traced_steps import StepCache
 from backbay_engine.steps.step import MediaRows, prompt_step
 
+TEXT = [7 * n % 61 + 3 for n in range(24)]
+"""Tokens, of which stored results are."""
 Tensors = Mapping[str, NDArray[np.float32]]
 
 
@@ -65,6 +70,23 @@ def steps_of(model: Model, backend: Backend, room: int) -> StepCache:
     assert cache is not None
     cache.open(backend, CacheSizes(1, room, room, DType.F32))
     return StepCache(model, cache)
+
+
+def head_of(backend: Backend, room: int) -> tuple[StepCache, StepCache, StepCache]:
+    """The steps of a loaded model that keeps its rows, and of its head, twice."""
+    model = load_model(backend, room)
+    assert isinstance(model, Decoder)
+    head, model.keeps_rows = PredictingHead(model), True
+    backend.load()
+    trunk, *ahead = (steps_of(each, backend, room) for each in (model, head, head))
+    return trunk, *ahead
+
+
+def logits_of_head(backend: Backend, ids: Sequence[int]) -> NDArray[np.float32]:
+    """What a model's head says after each of these tokens but the first."""
+    trunk, ahead, _ = head_of(backend, 2 * len(ids))
+    trunk.run(prompt_step(np.array(ids[:-1], np.int32)))
+    return run_head(ahead, np.array(ids[1:], np.int32), trunk.rows)
 
 
 def run_head(

@@ -18,6 +18,7 @@ from .families import family_of, is_encoder_alone, projector_of
 from .family_mapping import Arrays, Family
 from .folder_tensors import describes_encoder, folder_arrays
 from .json_files import parse_json, read_bytes, read_object
+from .predicting_blocks import predicting_keys
 from .safetensors import Checkpoint, read_checkpoint
 from .vocabularies import vocabulary_keys
 
@@ -35,7 +36,7 @@ def open_folder(folder: Path, only: Callable[[str], bool] | None = None) -> Mode
     dense, dense_keys, contents = dense_arrays(folder)
     arrays = folder_arrays(checkpoint.tensors, family, settings) | dense
     keys = {**usual_keys(settings), **pooling_keys(folder), **dense_keys, **family.keys(settings)}
-    metadata = _metadata(settings, family, "model", keys)
+    metadata = _metadata(settings, family, "model", {**keys, **predicting_keys(keys, arrays)})
     embedding = arrays.get("token_embd.weight")
     count = embedding.shape[0] if embedding is not None and embedding.shape else 0
     metadata.setdefault(f"{family.architecture}.vocab_size", count)

@@ -10,6 +10,7 @@ from backbay import ModelFileError
 from .arrays import LazyArray, stack, stored_array
 from .config_json import Settings
 from .family_mapping import Arrays, Family
+from .predicting_blocks import with_predicting_blocks
 from .safetensors import StoredTensor
 from .tensor_names import TensorNames, joined_experts
 
@@ -36,6 +37,8 @@ def folder_arrays(stored: Mapping[str, StoredTensor], family: Family, settings: 
         for name, each in stored.items()
         if not _is_foreign(name, family, settings)
     }
+    if not family.tensors:
+        own = with_predicting_blocks(own, settings.blocks)
     arrays = family.prepare(_stacked(_readable(own), settings), settings)
     names = TensorNames(family, settings)
     found: Arrays = {}
@@ -71,13 +74,11 @@ def describes_encoder(settings: Settings) -> bool:
 
 
 def _is_foreign(name: str, family: Family, settings: Settings) -> bool:
-    """Whether a tensor belongs to an encoder beside the text, to a block that predicts further tokens, or to nothing."""
+    """Whether a tensor belongs to an encoder beside the text, or to nothing."""
     if family.tensors:
         return _UNUSED.search(name) is not None or re.search(family.tensors, name) is None
-    block = re.search(r"(?:^|\.)layers\.([0-9]{1,6})\.", name)
-    beyond = block is not None and int(block[1]) >= settings.blocks
     aside = describes_encoder(settings) and _ENCODERS.search(name) is not None
-    return beyond or aside or _UNUSED.search(name) is not None
+    return aside or _UNUSED.search(name) is not None
 
 
 def _readable(stored: Mapping[str, StoredTensor]) -> Arrays:

@@ -18,7 +18,7 @@ _EXPERT = re.compile(r"(.*\.experts)\.([0-9]{1,6})\.(.*)")
 _BLOCK = re.compile(r"(?:^|\.)([0-9]+)(?=\.)")
 # as a family makes them where the table has no name
 _FINAL = re.compile(
-    r"(((a|v|v\.global)\.)?blk\.[0-9]+\.[a-z0-9_]+|([av]\.)?position_embd|a\.[a-z0-9_.]+|v\.(pre|post)_ln|cls\.output"
+    r"(((a|v|v\.global)\.)?blk\.[0-9]+\.(nextn\.)?[a-z0-9_]+|([av]\.)?position_embd|a\.[a-z0-9_.]+|v\.(pre|post)_ln|cls\.output"
     r"|v\.patch_embd|v\.((pre|post)_)?tile_position_embd|v\.deepstack\.[0-9]+\.\w+|v\.vit_merger\.\w+|(mm|resampler)\.[a-z0-9_.]+)\.(weight|bias|scale|gate|weight\.1)"
     r"|blk\.[0-9]+\.cross_attn_\w+_gate|v\.global\.blk\.[0-9]+\.\w+_gate|v\.class_embd|v\.token_embd\.img_break"
     r"|model\.image_newline"

@@ -38,12 +38,12 @@ from ..port.questions import Question
 from ..runner.key_sample import let_cache_learn
 from ..runner.loop import Runner
 from ..runner.requests.handle import Handle, OnStep, Receiver, require_elsewhere
-from ..runner.requests.job import MediaRowMap, MediaRowSource
+from ..runner.requests.job import LONGEST, MediaRowMap, MediaRowSource
 from ..runner.requests.prompt_jobs import LogitsJob
 from ..runner.requests.request import NUMBERS, AnyRequest, Generate, Prompt, Request
 from ..runner.scheduler import StepShare
 from ..runner.slots import Slots
-from ..runner.speculation import LONGEST, DraftModel, GuessSource, Speculation
+from ..runner.speculation import DraftModel, GuessSource, Speculation
 from ..runner.state import State
 from ..runner.step_maker import MediaCacheWriter, make_step
 from ..runner.traced_steps import StepCache

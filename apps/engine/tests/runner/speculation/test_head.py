@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
-from model_files import unpacked
+from model_files import unpacked, unpacked_folder
 from predicting_models import run_head, steps_of, with_head, with_right_head
 from runner_scripts import OPTIONS, let_guesses_pay, prompt
 from small_llama import EOS
@@ -162,13 +163,15 @@ def test_answers_of_latent_attention_are_those_without_guesses(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("kind", ["qwen3next", "qwen35"])
+@pytest.mark.parametrize(
+    "stored", [partial(unpacked_folder, "qwen3next-mtp"), partial(unpacked, "qwen35-mtp")]
+)
 @pytest.mark.few(2)
 def test_heads_of_recurrent_models_go_on_behind_wrong_guesses(
-    kind: str, backend: str, tmp_path: Path, guessed: Guessed
+    stored: Callable[[Path], Path], backend: str, tmp_path: Path, guessed: Guessed
 ) -> None:
     """A model computes the tokens before a wrong guess again, with the next guesses; its head keeps their rows."""
-    path = with_head(unpacked(kind, tmp_path), tmp_path / "m.gguf", kind)
+    path = stored(tmp_path)
     with load(path, backend, **SIZES, speculate="mtp") as llm:
         texts = [*answers(llm, prompt(70, 1)), *answers(llm, prompt(5, 2))]
         check(path, texts, guessed)

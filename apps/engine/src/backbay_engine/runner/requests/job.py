@@ -19,7 +19,6 @@ from ..slots import Slot
 from .handle import Receiver
 from .token_masks import MaskThread
 
-
 LONGEST: Final = 16  # tokens of a step with guesses
 
 

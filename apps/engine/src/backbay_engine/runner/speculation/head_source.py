@@ -13,8 +13,8 @@ from ...models.predicting_head import PredictingHead
 from ...steps.step import Floats, MediaRows, Step
 from ...steps.tokens import Token, ids_of
 from ..requests.generation import GenerationJob
+from ..requests.job import LONGEST
 from .draft_model import ModelSource
-from .speculation import LONGEST
 
 
 @dataclass(eq=False)
