@@ -2,9 +2,11 @@
 
     python lab/bench/engine_draft.py --sides ggml onnx
     python lab/bench/engine_draft.py --head
+    python lab/bench/engine_draft.py --head --recurrent
 
 The small model is the first two layers of the large one. Where the other layers change nothing, all guesses are right;
-where they are random, none is. A head is a layer beside those of the model. A real draft or head lies between the two.
+where they are random, none is. A head is a layer beside those of the model. A real draft or head lies between the two. --recurrent takes
+Qwen 3.5 with 19 layers, whose head attends.
 """
 
 from __future__ import annotations
@@ -17,11 +19,13 @@ from typing import Any
 
 import numpy as np
 from engine_speculation import measured, told
+from kind_files import Sizes, write_kind
 from llama_file import SHAPES, arguments, write_model
 from sides import Side, library_of, serve, write_json
 
 CONTEXT, PROMPT = 1024, 256
 HEARD = 2  # layers
+RECURRENT = Sizes(width=2048, hidden=6144, layers=19, vocab=32000)
 GIVEN = ("threads", "tokens", "parallel")  # to each side
 
 
@@ -31,6 +35,7 @@ def main() -> None:
     parser.add_argument("--parallel", type=int, default=1, help="answers at once")
     parser.add_argument("--sides", nargs="+", default=["ggml"], help="names of backends")
     parser.add_argument("--head", action="store_true", help="the model's own head guesses")
+    parser.add_argument("--recurrent", action="store_true", help="a recurrent model, with --head")
     parser.add_argument("--draft", type=Path)
     args = parser.parse_args()
     if args.side:
@@ -72,7 +77,10 @@ def compare(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     if args.head:
         draft, more = [], replace(shape, layers=shape.layers + 1)
         for title, path in files.items():
-            write_model(path, more, args.dtype, heard=0, right=title == "right")
+            if args.recurrent:
+                write_kind(path, "qwen35", RECURRENT, args.dtype, right=title == "right")
+            else:
+                write_model(path, more, args.dtype, heard=0, right=title == "right")
     else:
         write_model(files["right"], shape, args.dtype, heard=HEARD)
         write_model(files["wrong"], shape, args.dtype)

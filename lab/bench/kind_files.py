@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import gguf
 import numpy as np
-from llama_file import EPS, write_vocabulary
+from llama_file import EPS, SPECIALS, write_vocabulary
 from numpy.typing import NDArray
 
 Shape: TypeAlias = tuple[int, ...]  # dimension 0 is the innermost
 HEAD, STATE, TAPS, RANK = 64, 64, 4, 64
 EXPERTS, USED = 16, 4
+OUTPUTS = "attn_output.weight", "ssm_out.weight", "ffn_down.weight"
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,17 @@ class Sizes:
         return self.width // HEAD
 
 
-def write_kind(path: Path, kind: str, sizes: Sizes, dtype: str) -> None:
-    """Write a model whose activations stay near 1."""
+def write_kind(path: Path, kind: str, sizes: Sizes, dtype: str, *, right: bool | None = None) -> None:
+    """Write a model whose activations stay near 1.
+
+    If `right` is not None, no block changes anything, and one more is a head that predicts the token after the next one: always
+    right, or never.
+    """
     writer, rng = gguf.GGUFWriter(path, kind), np.random.default_rng(0)
+    head = sizes.layers
+    if right is not None:
+        sizes = replace(sizes, layers=head + 1)
+        writer.add_uint32(f"{kind}.nextn_predict_layers", 1)
     common = {
         "block_count": sizes.layers,
         "context_length": 4096,
@@ -52,6 +61,12 @@ def write_kind(path: Path, kind: str, sizes: Sizes, dtype: str) -> None:
 
     def add(name: str, *shape: int) -> None:
         numbers = rng.standard_normal(shape[::-1], np.float32) / np.float32(shape[0] ** 0.5)
+        if name.endswith(".nextn.eh_proj.weight") and right:
+            numbers = np.eye(*shape[::-1], dtype=np.float32)
+        if right is not None and name.endswith(OUTPUTS):
+            numbers[:] = 0
+        if name == "output.weight":
+            numbers[: len(SPECIALS)] = 0  # greedy choice never ends a text
         if "ffn_gate_inp" in name:
             writer.add_tensor(name, numbers)
         elif "_exps" in name or is_matrix(name, shape):
@@ -64,6 +79,10 @@ def write_kind(path: Path, kind: str, sizes: Sizes, dtype: str) -> None:
     add("output.weight", sizes.width, sizes.vocab)
     for name, *shape in TENSORS[kind](sizes):
         add(name, *shape)
+    if right is not None:
+        add(f"blk.{head}.nextn.eh_proj.weight", 2 * sizes.width, sizes.width)
+        for norm in ("enorm", "hnorm", "shared_head_norm"):
+            add(f"blk.{head}.nextn.{norm}.weight", sizes.width)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

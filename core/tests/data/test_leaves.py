@@ -95,6 +95,20 @@ def test_numbers_are_converted_to_the_dtype(ctx, dtype, step):
     assert (again.floats() == x.floats()).all()
 
 
+def test_numpy_writes_to_an_array_of_its_shape(ctx):
+    x = ctx.from_floats([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    room = np.zeros(8, np.float32)
+    out = room[:6].reshape(2, 3)
+    assert x.numpy(out) is out
+    assert room.tolist() == [1, 2, 3, 4, 5, 6, 0, 0]
+    y = x.scale(ctx, 2.0)
+    ctx.compute(y)
+    assert y.numpy(out).tolist() == [[2, 4, 6], [8, 10, 12]]
+    assert ctx.empty(DType.BF16, 3, 2).from_floats(x.numpy()).numpy(out).tolist() == x.numpy().tolist()
+    with pytest.raises(ShapeError, match=r"numpy: out must have the shape \[2, 3\], got \[3, 2\]"):
+        x.numpy(room[:6].reshape(3, 2))
+
+
 def test_numpy_keeps_native_types_and_gives_others_as_float32(ctx):
     kinds = {
         DType.F32: "f4",

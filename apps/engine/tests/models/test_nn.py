@@ -193,6 +193,21 @@ def test_a_decoding_step_is_traced_once(backend_name):
         assert replace(backend.counters, runs=0) == before
 
 
+def test_results_are_lent_until_the_next_step_or_stay():
+    with backbay.open(stored("qwen3"), backend="cpu_ref") as backend:
+        model = load_model(backend)
+        backend.load()
+        steps, ends = opened(backend, model), [0, 0]
+        first, second = step_of([(0, tokens(4, 1))], ends), step_of([(1, tokens(4, 2))], ends)
+        lent, own = steps.run(first, lends=True), opened(backend, model).run(first)
+        assert np.array_equal(lent, own)
+        other = steps.run(second, lends=True)
+        assert np.shares_memory(lent, other)
+        assert not np.array_equal(lent, own)
+        stays = steps.run(step_of([(1, (5,))], ends))
+        assert not np.shares_memory(stays, other)
+
+
 def embed(path, texts, outputs=None, backend_name="cpu_ref"):
     with backbay.open(path, backend=backend_name) as backend:
         model = load_model(backend)

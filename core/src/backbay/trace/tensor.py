@@ -245,9 +245,18 @@ class Tensor(Spec):
         """All elements, flat in logical order, as float32."""
         return self._copied(lambda raw: flat_numbers(raw, self.dtype).astype(np.float32).reshape(-1))
 
-    def numpy(self) -> Array:
-        """All elements as an array of the reversed shape, in C order; BF16 and quantized types as float32."""
-        return self._copied(lambda raw: np.array(flat_numbers(raw, self.dtype)).reshape(self.shape[::-1]))
+    def numpy(self, out: Array | None = None) -> Array:
+        """All elements as an array of the reversed shape, in C order; BF16 and quantized types as float32.
+
+        They are written to `out`, if it is given: an array of this shape.
+        """
+        shape = self.shape[::-1]
+        if out is None:
+            return self._copied(lambda raw: np.array(flat_numbers(raw, self.dtype)).reshape(shape))
+        if out.shape != shape:
+            raise ShapeError(f"numpy: out must have the shape {list(shape)}, got {list(out.shape)}")
+        self._copied(lambda raw: np.copyto(out, flat_numbers(raw, self.dtype).reshape(shape)))
+        return out
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
         return self.numpy() if dtype is None else self.numpy().astype(dtype)

@@ -327,7 +327,7 @@ class Runner:
                 for share in shares:
                     share.job.look_ahead(share.count, self._ahead)
                 begun = perf_counter()
-                results = self.step_cache.run(step, cancel)
+                results = self.step_cache.run(step, cancel, lends=True)
             if self.speculation is not None:
                 self.speculation.note(shares, begun, self.step_cache.rows)
         except CancelledError:

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from math import prod
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from backbay import Context, Tensor
+from backbay import Context, DType, Tensor
 from backbay.plugin import Cancel
 
 from ..adapters.stack import AdapterStack
@@ -22,6 +23,8 @@ from ..models.contract import Model
 from ..models.nn.adaptation import adaptations_of
 from ..steps.context_cache import ContextCache
 from ..steps.step import Floats, Step
+
+LENT: Final = 1 << 22  # numbers of results, most, that are lent
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +52,26 @@ class StepCache:
         self._grown = False  # since the memory was last checked
         self.stack: AdapterStack | None = None
         self.rows: Floats = np.zeros((0, 0), np.float32)
+        self._results: Floats = np.zeros(0, np.float32)  # lent
         self._steps: Sequence[Step] = ()  # the largest
         self._steps_with_rows: Sequence[Step] = ()  # those that the first step with rows reserves
         self._changed = set[str]()  # the matrices that adapters changed in a trace
 
-    def run(self, step: Step, cancel: Cancel | None = None) -> NDArray[Any]:
-        """The results of a step, (outputs, n). If the step fails, the cache forgets it."""
+    def run(self, step: Step, cancel: Cancel | None = None, *, lends: bool = False) -> NDArray[Any]:
+        """The results of a step, (outputs, n). If the step fails, the cache forgets it.
+
+        `lends`: they are lent until the next step, if they are small: the system would clear new memory for each step's.
+        """
         if step.rows is not None and self._steps_with_rows:
             self._reserve_rows()
         plan = None if self.cache is None else self.cache.plan(step)
+
+        def work() -> NDArray[Any]:
+            result = self._compute(step, plan, cancel).result
+            return self._lent(result) if lends else result.numpy()
+
         try:
-            return self._kept.run(partial(self._compute, step, plan, cancel))
+            return self._kept.run(work)
         except BaseException:
             if self.cache is not None:
                 self.cache.rollback(step)
@@ -119,7 +131,15 @@ class StepCache:
             nodes = max(nodes, ctx.counters.traced_nodes)
         return nodes
 
-    def _compute(self, step: Step, plan: CachePlan | None, cancel: Cancel | None) -> NDArray[Any]:
+    def _lent(self, result: Tensor) -> NDArray[Any]:
+        shape, count = result.shape[::-1], prod(result.shape)
+        if result.dtype is not DType.F32 or count > LENT:
+            return result.numpy()
+        if count > len(self._results):
+            self._results = np.empty(count, np.float32)
+        return result.numpy(self._results[:count].reshape(shape))
+
+    def _compute(self, step: Step, plan: CachePlan | None, cancel: Cancel | None) -> TracedStep:
         traced = self._find(step, plan)
         if self._grown:
             traced.ctx.reserve()  # books the memory, which the step then fills
@@ -130,7 +150,7 @@ class StepCache:
             self._grown = False
         for rows in traced.rows:
             self.rows = rows.numpy()
-        return traced.result.numpy()
+        return traced
 
     @contextmanager
     def traced(self, step: Step) -> Iterator[TracedStep]:
