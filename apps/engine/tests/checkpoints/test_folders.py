@@ -24,6 +24,7 @@ import backbay.gguf
 from backbay import BackendParams, DType, ModelFileError
 from backbay.discovery import open_model
 from backbay_engine import estimate, load, tokenizer_from_gguf
+from backbay_engine.checkpoints.config_json import Settings
 from backbay_engine.checkpoints.predicting_blocks import with_predicting_blocks
 
 FOLDERS = sorted(path.name.removesuffix(".hf.xz") for path in KINDS.glob("*.hf.xz"))
@@ -185,7 +186,15 @@ def test_quantized_weights_are_refused_with_a_remedy(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("apart", "found"),
     [
-        ({"mtp.norm.weight", "mtp.layers.0.mlp.up.weight", "model.layers.3.mlp.up.weight"}, set()),  # no head
+        (
+            {
+                "mtp.norm.weight",
+                "mtp.layers.0.mlp.up.weight",
+                "mtp.layers.999999.mlp.up.weight",
+                "model.layers.3.mlp.up.weight",
+            },
+            set(),  # no head
+        ),
         (
             {
                 "model.mtp.fc.weight",
@@ -208,7 +217,18 @@ def test_quantized_weights_are_refused_with_a_remedy(tmp_path: Path) -> None:
 )
 def test_of_further_blocks_only_those_with_a_head_are_in_the_file(apart: set[str], found: set[str]) -> None:
     own = {"model.embed_tokens.weight", "model.layers.1.mlp.up.weight", "model.norm.weight"}
-    assert {*with_predicting_blocks(dict.fromkeys(own | apart), 2)} == own | found
+    settings = Settings(Path("m"), {"num_hidden_layers": 2}, "M")
+    assert {*with_predicting_blocks(dict.fromkeys(own | apart), settings, kept=True)} == own | found
+    assert {*with_predicting_blocks(dict.fromkeys(own | apart), settings, kept=False)} == own
+
+
+def test_two_tensors_of_a_head_with_one_name_are_refused() -> None:
+    settings, twice = (
+        Settings(Path("m"), {"num_hidden_layers": 2}, "M"),
+        ("mtp.fc.weight", "model.layers.2.eh_proj.weight"),
+    )
+    with pytest.raises(ModelFileError, match=r"one tensor for 'blk\.2\.nextn\.eh_proj\.weight'"):
+        with_predicting_blocks(dict.fromkeys(twice), settings, kept=True)
 
 
 @pytest.mark.fault(

@@ -198,12 +198,14 @@ def test_results_are_lent_until_the_next_step_or_stay():
         model = load_model(backend)
         backend.load()
         steps, ends = opened(backend, model), [0, 0]
+        steps.lends = 4
         first, second = step_of([(0, tokens(4, 1))], ends), step_of([(1, tokens(4, 2))], ends)
-        lent, own = steps.run(first, lends=True), opened(backend, model).run(first)
+        lent, own = steps.run(first), opened(backend, model).run(first)
         assert np.array_equal(lent, own)
-        other = steps.run(second, lends=True)
+        other = steps.run(second)
         assert np.shares_memory(lent, other)
         assert not np.array_equal(lent, own)
+        steps.lends = 0
         stays = steps.run(step_of([(1, (5,))], ends))
         assert not np.shares_memory(stays, other)
 

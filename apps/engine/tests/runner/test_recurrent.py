@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from model_files import unpacked
@@ -10,6 +11,8 @@ from runner_scripts import ALONE, OPTIONS, fail_once, prompt
 
 import backbay
 from backbay_engine import LLM, CacheShiftError, load
+from backbay_engine.runner.traced_steps import StepCache
+from backbay_engine.steps.step import Step
 
 
 @pytest.fixture(scope="module", params=["mamba2", "qwen35"])
@@ -82,9 +85,17 @@ def test_a_step_that_fails_is_tried_again(llm: LLM, failing: int, monkeypatch: p
     assert shared() >= failing
 
 
-def test_a_full_context_is_computed_anew_from_what_is_kept(llm: LLM) -> None:
-    ids = prompt(80, 16)
+def test_a_full_context_is_computed_anew_from_what_is_kept(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By steps like a prompt's: with one output."""
+    ids, outputs, run = prompt(80, 16), set[int](), StepCache.run
+
+    def noted(self: StepCache, step: Step, cancel: Any = None) -> Any:
+        outputs.add(len(step.outputs))
+        return run(self, step, cancel)
+
+    monkeypatch.setattr(StepCache, "run", noted)
     answer = llm.generate(ids, max_tokens=30, num_keep=4, **OPTIONS)
+    assert outputs == {1}
     before = llm.context + 1 - len(ids)  # tokens of the answer until the context is full
     held = [*ids, *answer.tokens[:before]]
     gone = (llm.context - 4) // 2

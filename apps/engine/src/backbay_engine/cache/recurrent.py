@@ -14,7 +14,7 @@ from backbay import BackbayError, Backend, Context, DType, ShapeError, Tensor
 
 from ..errors import CacheShiftError
 from ..steps.step import Ints, Step
-from .cells.cell_table import token_runs
+from .cells.cell_table import TokenRun, token_runs
 from .cells.contents import CacheContents
 from .contract import (
     AttentionOperands,
@@ -28,7 +28,6 @@ from .contract import (
 )
 
 ZEROS = 0  # the row of the initial state; never written
-RESTORED = 2  # tokens: as if a prompt ended here, so that the state stays as a checkpoint
 
 
 @dataclass(frozen=True)
@@ -38,15 +37,11 @@ class RecurrentPlan(CachePlan):
 
 
 class StoredState(NamedTuple):
-    """A recurrent state in the cache.
-
-    position  the positions before it
-    tokens    those of the step that made it; of an answer's step, one
-    """
+    """A recurrent state in the cache: the positions before it, its row, and whether several tokens of a prompt made it in a step."""
 
     position: int
     row: int
-    tokens: int
+    of_prompt: bool
 
 
 @dataclass
@@ -72,8 +67,8 @@ class RecurrentCache(SingleCache):
 
     A step reads its states from one row and writes them to another: a failed step changes nothing, and going back
     or sharing a prefix moves no data. Beside the latest state of a sequence, the cache keeps its last `checkpoints`
-    states that are `interval` or more positions apart, or end a prompt: made by a step of several tokens, and
-    continued by steps of one. A sequence can only be resumed at a kept state: the one before a step is, until the next
+    states that are `interval` or more positions apart, or end a prompt: made by several of its tokens, and continued by
+    one, or by an answer. A sequence can only be resumed at a kept state: the one before a step is, until the next
     step, so that wrong guesses are taken back.
 
     Models read and write states by name, through the bound cache of a batch:
@@ -132,7 +127,7 @@ class RecurrentCache(SingleCache):
                     "dropped; remove the whole sequence"
                 )
             sources.append(row)
-        targets = [self._advance(run.sequence, run.count, answers=step.answers) for run in runs]
+        targets = [self._advance(run, run.count > 1 and run.sequence not in step.answering) for run in runs]
         return self._planned(step, sources, targets)
 
     def worst(self, step: Step) -> RecurrentPlan:
@@ -146,21 +141,21 @@ class RecurrentCache(SingleCache):
         key = ("recurrent", len(targets))
         return RecurrentPlan(step, key, np.array(sources, np.int32), np.array(targets, np.int32))
 
-    def _advance(self, sequence: int, count: int, *, answers: bool) -> int:
+    def _advance(self, run: TokenRun, of_prompt: bool) -> int:
         """Take a free row for the state after a step; drop states that are no checkpoints."""
-        held = self._sequences[sequence]
+        held = self._sequences[run.sequence]
         kept = [state for state, after in pairwise(held.states) if self._is_checkpoint(held, state, after)]
         spare = len(kept) - self.checkpoints
         latest = held.states[-1:]
         self._replace(held, [*kept[max(spare, 0) :], *latest])
         row = self._users.index(0, 1)
-        held.end += count
-        self._replace(held, [*held.states, StoredState(held.end, row, 1 if answers else count)])
+        held.end += run.count
+        self._replace(held, [*held.states, StoredState(held.end, row, of_prompt)])
         return row
 
     def _is_checkpoint(self, held: SequenceStates, state: StoredState, after: StoredState) -> bool:
         """Whether a state is at least `interval` positions after the previous one, or ends a prompt."""
-        if state.tokens > 1 == after.tokens:
+        if state.of_prompt and not after.of_prompt:
             return True
         before = max((each.position for each in held.states if each.position < state.position), default=0)
         return state.position - before >= self.interval
@@ -228,7 +223,9 @@ class RecurrentCache(SingleCache):
                 ids, state = host.from_ints([row], 1), host.from_floats(array, leaf.dim(0), 1)
                 ctx.forward(leaf.set_rows(ctx.layer(layer), state, ids)).compute()
         held.end = end
-        self._replace(held, [StoredState(end, row, RESTORED)] if end else [])
+        self._replace(
+            held, [StoredState(end, row, of_prompt=True)] if end else []
+        )  # so that it stays as a checkpoint
 
     def _sequence(self, sequence: int) -> SequenceStates:
         self.check(sequence)

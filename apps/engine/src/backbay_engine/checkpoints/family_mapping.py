@@ -27,6 +27,7 @@ class Family:
     prepare     changes all arrays at once, where one change needs several
     usual       the configuration with values under the names that other models have
     tensors     a pattern of the checkpoint's names that belong to it; without it, all but those of encoders
+    predicts    whether blocks that predict further tokens are kept, as llama.cpp's converter keeps them
     """
 
     architecture: str
@@ -38,6 +39,7 @@ class Family:
     prepare: Callable[[Arrays, Settings], Arrays] = lambda arrays, _: arrays
     usual: Callable[[Settings], Settings] = lambda settings: settings
     tensors: str = ""
+    predicts: bool = False
 
     def renamed(self, name: str) -> str:
         for pattern, replacement in self.names.items():

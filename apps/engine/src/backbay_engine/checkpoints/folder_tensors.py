@@ -38,7 +38,7 @@ def folder_arrays(stored: Mapping[str, StoredTensor], family: Family, settings: 
         if not _is_foreign(name, family, settings)
     }
     if not family.tensors:
-        own = with_predicting_blocks(own, settings.blocks)
+        own = with_predicting_blocks(own, settings, kept=family.predicts)
     arrays = family.prepare(_stacked(_readable(own), settings), settings)
     names = TensorNames(family, settings)
     found: Arrays = {}

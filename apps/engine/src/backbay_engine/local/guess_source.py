@@ -17,8 +17,7 @@ from ..models.contract import Model
 from ..models.predicting_head import PredictingHead
 from ..port.contract import ModelFacts
 from ..port.options import MTP, LoadOptions
-from ..runner.requests.job import LONGEST
-from ..runner.speculation import DraftModel, GuessSource, HeadSource, ModelSource, NgramSource
+from ..runner.speculation import LONGEST, DraftModel, GuessSource, HeadSource, ModelSource, NgramSource
 from ..steps.step import largest_steps
 from ..text.tokenizers.vocabulary import TOKENS
 from .encoder_opening import companion_layers, open_text_backend

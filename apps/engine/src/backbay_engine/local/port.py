@@ -38,12 +38,12 @@ from ..port.questions import Question
 from ..runner.key_sample import let_cache_learn
 from ..runner.loop import Runner
 from ..runner.requests.handle import Handle, OnStep, Receiver, require_elsewhere
-from ..runner.requests.job import LONGEST, MediaRowMap, MediaRowSource
+from ..runner.requests.job import MediaRowMap, MediaRowSource
 from ..runner.requests.prompt_jobs import LogitsJob
 from ..runner.requests.request import NUMBERS, AnyRequest, Generate, Prompt, Request
 from ..runner.scheduler import StepShare
 from ..runner.slots import Slots
-from ..runner.speculation import DraftModel, GuessSource, Speculation
+from ..runner.speculation import LONGEST, DraftModel, GuessSource, Speculation
 from ..runner.state import State
 from ..runner.step_maker import MediaCacheWriter, make_step
 from ..runner.traced_steps import StepCache
@@ -137,7 +137,9 @@ class LocalPort(Port):
     def _reserve(self, parallel: int, options: LoadOptions) -> None:
         """Allocate all now, so that no later step runs out of memory, and make the runner."""
         guessed = 0 if self.source is None else LONGEST  # tokens of a step with guesses
-        self._book_host(max(parallel, guessed))
+        rows = max(parallel, guessed)  # of logits, of a step with answers alone
+        self._book_host(rows)
+        self.step_cache.lends = rows if self.facts.generates else 0
         showing = self._showing()  # before the steps, which read what it writes
         uniform = self.cache is not None and self.cache.is_uniform
         batch, context, generates = self.facts.batch, self.facts.context, self.facts.generates

@@ -318,7 +318,7 @@ class Runner:
         try:
             step, rows_of = make_step(shares, self.step_cache.stack)
             # a backend may need a thread to watch for cancellation; steps of answers alone are too short for it
-            guessed = 0 if self.speculation is None else sum(len(job.guess) for job in jobs)
+            guessed = 0 if self.speculation is None else sum(len(job.guess) + job.again for job in jobs)
             cancel = self._cancel_step if step.size > len(shares) + guessed else None
             with nullcontext() if self._turns is None else self._turns.step():
                 if self.showing is not None:
@@ -327,7 +327,7 @@ class Runner:
                 for share in shares:
                     share.job.look_ahead(share.count, self._ahead)
                 begun = perf_counter()
-                results = self.step_cache.run(step, cancel, lends=True)
+                results = self.step_cache.run(step, cancel)
             if self.speculation is not None:
                 self.speculation.note(shares, begun, self.step_cache.rows)
         except CancelledError:
@@ -371,8 +371,8 @@ class Runner:
         if isinstance(job, GenerationJob):
             self._generated += job.made - made
         lost = self.slots.take_back(job.slot, refused) if refused else []
-        if lost:
-            job.go_back(lost)
+        if lost and isinstance(job, GenerationJob):
+            job.take_up(lost)
         if job.over:
             self._end(job)
 

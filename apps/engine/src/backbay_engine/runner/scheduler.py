@@ -33,17 +33,17 @@ class Scheduler:
 
     def split(self, jobs: Sequence[Job]) -> list[StepShare]:
         """The shares of the next step; at least one, if any job has pending tokens."""
-        answering = together = 0
+        single = together = 0
         for job in jobs:
-            answering += job.pending == 1
+            single += job.pending == 1
             together += bool(job.spans)
-        if answering == len(jobs) <= self.room and not together:  # nearly all steps are of this kind
+        if single == len(jobs) <= self.room and not together:  # nearly all steps are of this kind
             for job in jobs:
                 job.skipped = 0
             return [StepShare(job, 1) for job in jobs]
 
         def rank(job: Job) -> tuple[bool, bool, int]:
-            stuck = job.skipped > 0 and (self.uniform or fitting_tokens(job, self.room - answering) == 0)
+            stuck = job.skipped > 0 and (self.uniform or fitting_tokens(job, self.room - single) == 0)
             return not stuck, job.pending > 1, -job.skipped
 
         left, shares = self.room, list[StepShare]()

@@ -45,7 +45,7 @@ def make_step(shares: Sequence[StepShare], stack: AdapterStack | None = None) ->
         np.array(positions, np.int32),
         np.array(sequences, np.int32),
         np.array(outputs or [len(tokens) - 1], np.int32),
-        answers=all(share.job.answering for share in shares),
+        answering=[share.job.slot.sequence for share in shares if share.job.answering],
     )
     if stack is not None and any(share.job.adapters for share in shares):
         mixes = [share.job.adapters for share in shares]

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,6 @@ from ..models.contract import Model
 from ..models.nn.adaptation import adaptations_of
 from ..steps.context_cache import ContextCache
 from ..steps.step import Floats, Step
-
-LENT: Final = 1 << 22  # numbers of results, most, that are lent
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +42,12 @@ class StepCache:
 
     The least recently used context is dropped beyond `limit` contexts, or beyond the reserved memory. `stack` has the
     adapters that steps may ask for, `rows` the vectors that the model keeps of the last step, (tokens, width).
+
+    Of steps with up to `lends` outputs, the results are lent until the next step: the system would clear new memory for each.
     """
 
-    def __init__(self, model: Model, cache: Cache | None, limit: int = 16) -> None:
-        self.model, self.cache, self.limit = model, cache, limit
+    def __init__(self, model: Model, cache: Cache | None, limit: int = 16, *, lends: int = 0) -> None:
+        self.model, self.cache, self.limit, self.lends = model, cache, limit, lends
         self._kept: ContextCache[TracedStep] = ContextCache(model.backend, limit)
         self._grown = False  # since the memory was last checked
         self.stack: AdapterStack | None = None
@@ -57,21 +57,13 @@ class StepCache:
         self._steps_with_rows: Sequence[Step] = ()  # those that the first step with rows reserves
         self._changed = set[str]()  # the matrices that adapters changed in a trace
 
-    def run(self, step: Step, cancel: Cancel | None = None, *, lends: bool = False) -> NDArray[Any]:
-        """The results of a step, (outputs, n). If the step fails, the cache forgets it.
-
-        `lends`: they are lent until the next step, if they are small: the system would clear new memory for each step's.
-        """
+    def run(self, step: Step, cancel: Cancel | None = None) -> NDArray[Any]:
+        """The results of a step, (outputs, n). If the step fails, the cache forgets it."""
         if step.rows is not None and self._steps_with_rows:
             self._reserve_rows()
         plan = None if self.cache is None else self.cache.plan(step)
-
-        def work() -> NDArray[Any]:
-            result = self._compute(step, plan, cancel).result
-            return self._lent(result) if lends else result.numpy()
-
         try:
-            return self._kept.run(work)
+            return self._kept.run(partial(self._compute, step, plan, cancel))
         except BaseException:
             if self.cache is not None:
                 self.cache.rollback(step)
@@ -131,15 +123,7 @@ class StepCache:
             nodes = max(nodes, ctx.counters.traced_nodes)
         return nodes
 
-    def _lent(self, result: Tensor) -> NDArray[Any]:
-        shape, count = result.shape[::-1], prod(result.shape)
-        if result.dtype is not DType.F32 or count > LENT:
-            return result.numpy()
-        if count > len(self._results):
-            self._results = np.empty(count, np.float32)
-        return result.numpy(self._results[:count].reshape(shape))
-
-    def _compute(self, step: Step, plan: CachePlan | None, cancel: Cancel | None) -> TracedStep:
+    def _compute(self, step: Step, plan: CachePlan | None, cancel: Cancel | None) -> NDArray[Any]:
         traced = self._find(step, plan)
         if self._grown:
             traced.ctx.reserve()  # books the memory, which the step then fills
@@ -150,7 +134,15 @@ class StepCache:
             self._grown = False
         for rows in traced.rows:
             self.rows = rows.numpy()
-        return traced
+        return self._read(traced.result)
+
+    def _read(self, result: Tensor) -> NDArray[Any]:
+        shape, count = result.shape[::-1], prod(result.shape)
+        if shape[0] > self.lends or result.dtype is not DType.F32:
+            return result.numpy()
+        if count > len(self._results):
+            self._results = np.empty(count, np.float32)
+        return result.numpy(self._results[:count].reshape(shape))
 
     @contextmanager
     def traced(self, step: Step) -> Iterator[TracedStep]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias, final
 
@@ -62,7 +62,7 @@ class Step:
     rows: MediaRows | None = None
     axes: Ints | None = None  # (3, n), M-RoPE's positions: time, row and column; None: all are `positions`
     adapters: StepAdapters | None = None
-    answers: bool = False  # only tokens of answers, behind the first of each: no prompt ends here
+    answering: Collection[int] = ()  # sequences that go on with an answer: no prompt ends in them
 
     @property
     def size(self) -> int:

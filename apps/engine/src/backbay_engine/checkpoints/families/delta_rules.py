@@ -93,7 +93,7 @@ QWEN35: Mapping[str, Change] = {
 }
 NEXT_NAMES = {**QWEN_NAMES, **TIME_STEPS}
 NEXT_CHANGES = {r"model\.layers\.(\d+)\.linear_attn\.in_proj_qkvz": regroup_qkvz, **QWEN_NEXT}
-NEXT = Family("qwen3next", keys=qwen_next_keys, changes=NEXT_CHANGES, names=NEXT_NAMES)
+NEXT = Family("qwen3next", keys=qwen_next_keys, changes=NEXT_CHANGES, names=NEXT_NAMES, predicts=True)
 
 
 def rwkv_keys(settings: Settings) -> Keys:
@@ -168,7 +168,7 @@ def stack_rwkv(arrays: Arrays, settings: Settings) -> Arrays:
     }
 
 
-QWEN35_DENSE = Family("qwen35", keys=qwen35_keys, changes=QWEN35, names=NEXT_NAMES)
+QWEN35_DENSE = Family("qwen35", keys=qwen35_keys, changes=QWEN35, names=NEXT_NAMES, predicts=True)
 FAMILIES: Families = {
     "Qwen3NextForCausalLM": NEXT,
     **dict.fromkeys(

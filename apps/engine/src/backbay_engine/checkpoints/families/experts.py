@@ -195,7 +195,7 @@ FAMILIES = {
     "GptOssForCausalLM": GPTOSS,
     "DeepseekV2ForCausalLM": DEEPSEEK,
     **dict.fromkeys(("DeepseekV3ForCausalLM", "KimiK2ForCausalLM", "Glm4MoeLiteForCausalLM"), DEEPSEEK3),
-    "Glm4MoeForCausalLM": Family("glm4moe", keys=glm_moe_keys, names=LATENT_NAMES),
+    "Glm4MoeForCausalLM": Family("glm4moe", keys=glm_moe_keys, names=LATENT_NAMES, predicts=True),
     "Ernie4_5ForCausalLM": Family("ernie4_5", changes=ERNIE, names=ERNIE_NAMES),
     "Ernie4_5_MoeForCausalLM": Family("ernie4_5-moe", keys=ernie_keys, changes=ERNIE, names=ERNIE_NAMES),
 }

@@ -21,7 +21,7 @@ from ...text.tokenizers import Tokenizer
 from ..slots import Slot, shift_range
 from .answer import Completion, FinishReason, Timings, TokenStep
 from .handle import Receiver
-from .job import LONGEST, Job, MediaRowSource
+from .job import Job, MediaRowSource
 from .request import GenerationOptions
 from .token_masks import MaskThread
 
@@ -132,7 +132,7 @@ class GenerationJob(Job):
 
     @property
     def answering(self) -> bool:
-        return self.made > 0 and self.pending <= LONGEST
+        return self.made > 0 and self.pending == self.again + 1 + len(self.guess)
 
     @property
     def known_ids(self) -> list[int]:
@@ -162,13 +162,17 @@ class GenerationJob(Job):
         left = context if limit is None else limit - len(self.text.tokens)
         return max(0, min(left - 1, context - self.done - self.pending))
 
+    def take_up(self, tokens: Sequence[Token]) -> None:
+        """Compute tokens again that the slot lost with a wrong guess; they are the last ones before the pending one."""
+        self.todo, self.again = [*tokens, *self.todo], len(tokens)
+
     def go_back(self, tokens: Sequence[Token]) -> None:
         self.todo, self.guess = self.todo[: len(self.todo) - len(self.guess)], ()
         super().go_back(tokens)
 
     def receive(self, rows: NDArray[Any]) -> int:
         """Choose a token by each row, as long as the guesses before it were right."""
-        guess, self.guess, right = self.guess, (), 0
+        guess, self.guess, self.again, right = self.guess, (), 0, 0
         rows = rows[len(rows) - 1 - len(guess) :]  # those before are of tokens that were computed again
         self._choose(rows[0])
         while not self.over and right < len(guess) and guess[right] == self.todo[0] and not self.cancelled:

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, final
+from typing import Any, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,6 @@ from ...steps.tokens import MediaToken, Token, encoder_length, ids_of, media_spa
 from ..slots import Slot
 from .handle import Receiver
 from .token_masks import MaskThread
-
-LONGEST: Final = 16  # tokens of a step with guesses
 
 
 class MediaRowSource(Protocol):
@@ -103,6 +101,7 @@ class Job(ABC):
     slot       an empty one of its own, until it gets one of the runner's
     todo       the tokens that are to be computed next
     guess      the tokens at the end of `todo` that are guessed, while a step verifies them
+    again      the tokens before the last ones of `todo` that went back with a wrong guess
     adapters   the fingerprints of the adapters that change the model for it, with their scales
     skipped    steps in a row without a share: the scheduler's
     cancelled  whether its caller wants no more of it: the runner's
@@ -111,6 +110,7 @@ class Job(ABC):
     begin_by: float = math.inf
     adapters: AdapterMix = ()
     guess: Sequence[int] = ()
+    again: int = 0
     handle: Receiver[Any]
 
     def __init__(
@@ -138,7 +138,7 @@ class Job(ABC):
 
     @property
     def answering(self) -> bool:
-        """Whether it goes on with an answer: its few pending tokens are behind the first one that it made."""
+        """Whether it goes on with an answer: only the last token is pending, with guesses, and with those that went back."""
         return False
 
     @property
@@ -156,7 +156,7 @@ class Job(ABC):
 
     def go_back(self, tokens: Sequence[Token]) -> None:
         """Compute tokens again before the pending ones, after the slot has lost some; guesses are taken back."""
-        self.todo = [*tokens, *self.todo]
+        self.todo, self.again = [*tokens, *self.todo], 0
         self.layout = PromptLayout.of([*self.slot.tokens, *self.todo], pictures=self.pictures is not None)
 
     def ids(self, count: int) -> list[int]:

@@ -6,9 +6,10 @@
 from .draft_model import DraftModel, ModelSource
 from .head_source import HeadSource
 from .ngrams import NgramSource
-from .speculation import GuessSource, GuessTracker, Speculation, StepTimes
+from .speculation import LONGEST, GuessSource, GuessTracker, Speculation, StepTimes
 
 __all__ = [
+    "LONGEST",
     "DraftModel",
     "GuessSource",
     "GuessTracker",

@@ -13,8 +13,8 @@ from ...models.predicting_head import PredictingHead
 from ...steps.step import Floats, MediaRows, Step
 from ...steps.tokens import Token, ids_of
 from ..requests.generation import GenerationJob
-from ..requests.job import LONGEST
 from .draft_model import ModelSource
+from .speculation import LONGEST
 
 
 @dataclass(eq=False)
@@ -69,7 +69,7 @@ class HeadSource(ModelSource):
         trail = self._trails.get(sequence)
         if trail is None:
             return []
-        trail.follow([*job.slot.tokens, *job.todo[:-1]])
+        trail.follow([*job.slot.tokens, *job.todo[:-1]] if job.again else job.slot.tokens)
         return self._next(sequence, trail, [*trail.tokens, job.todo[-1]])
 
     def _next(self, sequence: int, trail: RowTrail, tokens: Sequence[Token]) -> list[int]:

@@ -14,14 +14,15 @@ from typing import Final, TypeVar, final
 
 from ...steps.step import Floats
 from ..requests.generation import GenerationJob
-from ..requests.job import LONGEST, Job
+from ..requests.job import Job
 from ..scheduler import StepShare
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-SIZES: Final = (2, 4, 8, LONGEST)  # tokens of a step with guesses: few sizes, as each is traced
+SIZES: Final = (2, 4, 8, 16)  # tokens of a step with guesses: few sizes, as each is traced
+LONGEST: Final = SIZES[-1]
 GAIN: Final = 1.03  # the least gain that is worth it
 
 KEPT: Final = 5  # the fastest of the latest steps of a size counts: others share the processor
@@ -186,7 +187,8 @@ class Speculation:
         least = self.pace.known(alone) if pending < room and any(hopes) else None
         if least is None:  # first measure steps without guesses
             return [0] * alone
-        best, chosen = GAIN * alone / (self.pace.seconds(pending, alone) or least), [0] * alone
+        bare = pending if pending == alone else next(size for size in SIZES if size >= pending)
+        best, chosen = GAIN * alone / (self.pace.seconds(bare, alone) or least), [0] * alone
         chances, counts, expected = list(hopes), [0] * alone, float(alone)
         for size in range(pending + 1, room + 1):
             at = max(range(alone), key=lambda n: chances[n] if counts[n] < most[n] else 0.0)
@@ -205,6 +207,6 @@ class Speculation:
 
 
 def _is_whole(share: StepShare) -> bool:
-    """Whether a share has all that an answer waits for: a token, with guesses, or with those that it lost with wrong ones."""
+    """Whether a share has all that a job waits for: a token, with guesses, and with those that went back with wrong ones."""
     job = share.job
-    return share.count == job.pending and (job.answering or share.count == 1 + len(job.guess))
+    return share.count == job.pending == job.again + 1 + len(job.guess)
