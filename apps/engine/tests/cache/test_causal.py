@@ -254,6 +254,20 @@ def test_a_prefix_longer_than_its_source_is_refused() -> None:
     assert cache.cells.end == [2, 0, 0]
 
 
+def test_a_snapshot_of_a_window_fits_where_other_sequences_have_theirs() -> None:
+    _, cache = opened(sizes=CacheSizes(2, 100, 4, DType.F32), window=3)
+    for _ in range(3):
+        cache.plan(step_of(cache, [0] * 4))
+    saved = cache.contents(0)
+    assert (saved.number("begin"), saved.number("end")) == (9, 12)  # the cache still holds all 12
+    cache.remove(0, 0)
+    for _ in range(3):
+        cache.plan(step_of(cache, [1] * 4))
+    cache.restore(0, saved)
+    assert cache.cells.end == [12, 12]
+    cache.plan(step_of(cache, [0] * 4))
+
+
 def test_a_window_can_go_back_as_far_as_its_memory() -> None:
     _, cache = opened(sizes=CacheSizes(1, 400, 4, DType.F32), window=4, memory=7)
     for _ in range(50):
