@@ -200,7 +200,9 @@ class CausalCache(CellCache):
         begin, end = cells.begin[sequence], cells.end[sequence]
         if self.keep is not None:  # what is further behind would need cells that other sequences may have
             begin = max(begin, end - self.keep)
-        return CacheContents(read_cells(self.storage, cells.of(sequence, begin)), {"begin": begin, "end": end})
+        return CacheContents(
+            read_cells(self.storage, cells.of(sequence, begin)), {"begin": begin, "end": end}
+        )
 
     def restore(self, sequence: int, contents: CacheContents) -> None:
         cells, begin, end = self.cells, contents.number("begin"), contents.number("end")
