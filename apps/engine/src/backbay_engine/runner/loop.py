@@ -224,14 +224,10 @@ class Runner:
         for job in list(self._active):
             self._make_room(job)
         shares = self._scheduler.split(self._active)
-        if self.speculation is not None and self._may_guess():
+        if self.speculation is not None and self._scheduler.may_guess(self._active):
             shares = self.speculation.extended(shares, self.context, self._scheduler.room)
         if shares:
             self._step(shares)
-
-    def _may_guess(self) -> bool:
-        """Whether guesses may be added. Where all sequences of a step have equally many tokens, only for an answer alone."""
-        return not self._scheduler.uniform or (len(self._active) == 1 and self._active[0].answering)
 
     def _do_tasks(self) -> None:
         while self._tasks:

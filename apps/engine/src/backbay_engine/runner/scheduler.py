@@ -31,6 +31,10 @@ class Scheduler:
     room: int
     uniform: bool = False
 
+    def may_guess(self, jobs: Sequence[Job]) -> bool:
+        """Whether guesses may go into a step of these jobs: of uniform steps, only into those of an answer alone."""
+        return not self.uniform or (len(jobs) == 1 and jobs[0].answering)
+
     def split(self, jobs: Sequence[Job]) -> list[StepShare]:
         """The shares of the next step; at least one, if any job has pending tokens."""
         single = together = 0
