@@ -41,3 +41,12 @@ def test_only_rows_that_may_repeat_cost_threads(monkeypatch: pytest.MonkeyPatch)
         ids.from_ints([3, 5])
         ctx.compute(written)
     assert counts == [1, 2]
+
+
+def test_several_rows_of_nothing_are_written():
+    with Ggml(None, BackendParams(num_threads=2)) as backend, backend.new_context() as ctx:
+        table = ctx.from_floats(np.ones((2, 4), np.float32)).reshape(ctx, 4, 2, 1)
+        rows, ids = ctx.empty(DType.F32, 4, 3, 0), ctx.empty(DType.I32, 3, 0, 1)
+        written, doubled = table.slice(ctx, 2, 0, 0).set_rows(ctx, rows, ids), table.scale(ctx, 2.0)
+        ctx.compute(doubled, written)
+        assert doubled.floats().tolist() == [2.0] * 8

@@ -18,7 +18,10 @@ from backbay.plugin import Cancel, gather
 def ids_of_several_rows(graph: Graph) -> list[Node]:
     """The ids by which a graph writes more than one row, each once."""
     ids = [node.args[2] for node in graph.nodes if node.op is ops.set_rows]
-    return list({node.index: node for node in ids if isinstance(node, Node) and node.shape[0] > 1}.values())
+    found = {
+        node.index: node for node in ids if isinstance(node, Node) and node.shape[0] > 1 and all(node.shape)
+    }
+    return list(found.values())
 
 
 def are_known(ids: Node) -> bool:
