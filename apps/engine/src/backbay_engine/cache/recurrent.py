@@ -223,9 +223,8 @@ class RecurrentCache(SingleCache):
                 ids, state = host.from_ints([row], 1), host.from_floats(array, leaf.dim(0), 1)
                 ctx.forward(leaf.set_rows(ctx.layer(layer), state, ids)).compute()
         held.end = end
-        self._replace(
-            held, [StoredState(end, row, of_prompt=True)] if end else []
-        )  # so that it stays as a checkpoint
+        states = [StoredState(end, row, of_prompt=True)]  # so that it stays as a checkpoint
+        self._replace(held, states if end else [])
 
     def _sequence(self, sequence: int) -> SequenceStates:
         self.check(sequence)

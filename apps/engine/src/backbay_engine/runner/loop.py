@@ -366,9 +366,8 @@ class Runner:
             return
         if isinstance(job, GenerationJob):
             self._generated += job.made - made
-        lost = self.slots.take_back(job.slot, refused) if refused else []
-        if lost and isinstance(job, GenerationJob):
-            job.take_up(lost)
+            if refused:
+                job.take_up(self.slots.take_back(job.slot, refused))
         if job.over:
             self._end(job)
 

@@ -46,8 +46,8 @@ class StepCache:
     Of steps with up to `lends` outputs, the results are lent until the next step: the system would clear new memory for each.
     """
 
-    def __init__(self, model: Model, cache: Cache | None, limit: int = 16, *, lends: int = 0) -> None:
-        self.model, self.cache, self.limit, self.lends = model, cache, limit, lends
+    def __init__(self, model: Model, cache: Cache | None, limit: int = 16) -> None:
+        self.model, self.cache, self.limit, self.lends = model, cache, limit, 0
         self._kept: ContextCache[TracedStep] = ContextCache(model.backend, limit)
         self._grown = False  # since the memory was last checked
         self.stack: AdapterStack | None = None

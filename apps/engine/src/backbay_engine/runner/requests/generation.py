@@ -132,7 +132,7 @@ class GenerationJob(Job):
 
     @property
     def answering(self) -> bool:
-        return self.made > 0 and self.pending == self.again + 1 + len(self.guess)
+        return self.made > 0 and self.at_last_token
 
     @property
     def known_ids(self) -> list[int]:

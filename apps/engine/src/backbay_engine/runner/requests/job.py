@@ -137,8 +137,13 @@ class Job(ABC):
         return len(self.todo)
 
     @property
+    def at_last_token(self) -> bool:
+        """Whether only the last token is pending, with guesses, and with those that went back with wrong ones."""
+        return self.pending == self.again + 1 + len(self.guess)
+
+    @property
     def answering(self) -> bool:
-        """Whether it goes on with an answer: only the last token is pending, with guesses, and with those that went back."""
+        """Whether it goes on with an answer, at the last token of it."""
         return False
 
     @property

@@ -207,6 +207,5 @@ class Speculation:
 
 
 def _is_whole(share: StepShare) -> bool:
-    """Whether a share has all that a job waits for: a token, with guesses, and with those that went back with wrong ones."""
-    job = share.job
-    return share.count == job.pending == job.again + 1 + len(job.guess)
+    """Whether a share has all that a job at its last token waits for."""
+    return share.count == share.job.pending and share.job.at_last_token
