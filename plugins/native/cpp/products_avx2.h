@@ -38,10 +38,8 @@ INLINE Vec of_halves(Ints x) {
 
 // 16 bytes of each row: of rows i and 4 + i in the halves of r[i].
 INLINE void sixteens(const char *const *rows, long offset, Ints *r) {
-    for (int i = 0; i < 4; i++) {
-        const __m128i a = _mm_loadu_si128((const __m128i *)(rows[i] + offset));
-        r[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(a), _mm_loadu_si128((const __m128i *)(rows[4 + i] + offset)), 1);
-    }
+    for (int i = 0; i < 4; i++)
+        r[i] = two_sixteens(rows[i] + offset, rows[4 + i] + offset);
 }
 
 // 16 bytes of each row, by groups of four.
@@ -73,8 +71,7 @@ INLINE Vec interleaved_halves(const char *const *rows, long offset) {
 
 // Of interleaved rows, 16 bytes, and the 16 that lie `apart` from them.
 INLINE Ints interleaved_sixteens(const char *const *rows, long offset, long apart) {
-    const __m128i a = _mm_loadu_si128((const __m128i *)(rows[0] + offset));
-    return _mm256_inserti128_si256(_mm256_castsi128_si256(a), _mm_loadu_si128((const __m128i *)(rows[0] + offset + apart)), 1);
+    return two_sixteens(rows[0] + offset, rows[0] + offset + apart);
 }
 
 // Of each four lanes, those of y whose bits are set, beside those of x.

@@ -18,6 +18,7 @@ INLINE Ints with_signs(Ints x, Ints signs) { return _mm512_mask_sub_epi8(x, _mm5
 INLINE Ints load(const void *x) { return _mm512_loadu_si512(x); }
 INLINE void store(void *x, Ints y) { _mm512_store_si512(x, y); }
 INLINE Ints repeated(__m128i x) { return _mm512_broadcast_i32x4(x); }
+INLINE Ints joined(__m256i a, __m256i b) { return _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1); }
 #include "products_vectors.h"
 // The lower 16 bits of each lane, numbers in f16.
 INLINE Vec of_halves(Ints x) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(x)); }
@@ -40,17 +41,13 @@ INLINE Vec halves(const char *const *rows, long offset) {
 
 // Numbers in f16 of rows that are interleaved.
 INLINE Vec interleaved_halves(const char *const *rows, long offset) {
-    const __m128i a = _mm_loadu_si128((const __m128i *)(rows[0] + offset));
-    const __m128i b = _mm_loadu_si128((const __m128i *)(rows[1] + offset));
-    return _mm512_cvtph_ps(_mm256_inserti128_si256(_mm256_castsi128_si256(a), b, 1));
+    return _mm512_cvtph_ps(two_sixteens(rows[0] + offset, rows[1] + offset));
 }
 
 // Of interleaved rows, 16 bytes, and the 16 that lie `apart` from them.
 INLINE Ints interleaved_sixteens(const char *const *rows, long offset, long apart) {
-    Ints x = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)(rows[0] + offset)));
-    x = _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)(rows[0] + offset + apart)), 1);
-    x = _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)(rows[1] + offset)), 2);
-    return _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)(rows[1] + offset + apart)), 3);
+    const char *const x = rows[0] + offset, *const y = rows[1] + offset;
+    return joined(two_sixteens(x, x + apart), two_sixteens(y, y + apart));
 }
 
 // Of each four lanes, those of y whose bits are set, beside those of x.

@@ -24,16 +24,13 @@ INLINE void transpose_quarters(const Ints *x, Ints *y) {
     y[2] = _mm512_shuffle_i32x4(b, d, 0x88), y[3] = _mm512_shuffle_i32x4(b, d, 0xdd);
 }
 
-INLINE Ints joined(__m256i a, __m256i b) { return _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1); }
 INLINE Ints codes_of_two(const Entry &a, const Entry &b) {
     return joined(_mm256_loadu_si256((const __m256i *)a.codes), _mm256_loadu_si256((const __m256i *)b.codes));
 }
 
 // 16 codes of each of four blocks, those from `first` on.
 INLINE Ints sixteens_of_four(const Entry *e, int first) {
-    __m128i x[4];
-    EACH(i, 4) x[i] = _mm_loadu_si128((const __m128i *)(e[i].codes + first));
-    return joined(_mm256_inserti128_si256(_mm256_castsi128_si256(x[0]), x[1], 1), _mm256_inserti128_si256(_mm256_castsi128_si256(x[2]), x[3], 1));
+    return joined(two_sixteens(e[0].codes + first, e[1].codes + first), two_sixteens(e[2].codes + first, e[3].codes + first));
 }
 
 // Words of two vectors of a row of q4_0, of which the second begins 4 words after the first: four blocks of 9 words, each with its

@@ -28,6 +28,11 @@ INLINE Ints plus_pairs(Ints sum, Ints pairs) {
     return ordered(WIDE(add_epi32)(sum, WIDE(madd_epi16)(pairs, WIDE(set1_epi16)(1))));
 }
 
+// 16 bytes from x on, and 16 from y on.
+INLINE __m256i two_sixteens(const void *x, const void *y) {
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)x)), _mm_loadu_si128((const __m128i *)y), 1);
+}
+
 // A number in f16 of each of 8 rows.
 INLINE __m128i eight_halves(const char *const *rows, long offset) {
     __m128i x = _mm_setzero_si128();
