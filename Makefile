@@ -25,7 +25,7 @@ help:  ## list the targets
 demo: $(VENV)/.installed $(VENV)/.minilm  ## four real models on every installed backend, side by side
 	$(BIN)/python examples/demo.py
 
-test: $(VENV)/.test-tools $(VENV)/.minilm  ## every behaviour once: seven to ten minutes on two cores of an EPYC (Zen 4), ten to twenty-one on Zen 3
+test: $(VENV)/.test-tools $(VENV)/.minilm  ## every behaviour once: seven to eleven minutes on two cores of an EPYC (Zen 4), ten to twenty-one on Zen 3
 	$(BIN)/python -m pytest -n auto -m "not thorough"
 
 test-all: $(VENV)/.test-tools $(VENV)/.minilm $(VENV)/.clients $(VENV)/.cpus  ## all sizes, backends and soaks, and each kind of CPU: an hour or more
