@@ -12,6 +12,8 @@
 #include "products.h"
 #include "recurrence_call.h"
 
+#include <atomic>
+
 ort::Table ort::table;
 
 extern "C" void backbay_columns(ggml_tensor *result, int thread, int threads, void *format);
@@ -74,12 +76,16 @@ struct ProductsKernel {
         ggml_tensor next;
         if (run.has(2))
             next = run.input(2).matrix(), to.src[2] = &next;
+        std::atomic<bool> taken{false}; // all work
         if (codes.rows())
-            run.parts(parts(weights.last(), codes.rows()),
-                      [&](int, int parts) { backbay_products(&to, Turns::ANY, parts, (void *)format); });
+            run.parts(parts(weights.last(), codes.rows()), [&](int, int parts) {
+                if (!taken.load(std::memory_order_relaxed))
+                    backbay_products(&to, Turns::ANY, parts, (void *)format);
+                taken.store(true, std::memory_order_relaxed);
+            });
     }
 
-    // Few enough that each has work. Threads share the work of all parts.
+    // Few enough that each has work. Threads share the work of all parts: one that returns leaves none.
     long parts(long row, long columns) const {
         const long groups = quotient(rows, GROUP), bytes = rows * row * quotient(columns, 8);
         const long wanted = quotient(bytes, BYTES);

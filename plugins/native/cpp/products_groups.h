@@ -116,17 +116,16 @@ struct Turn {
     long high_tile() const { return low_tile() + batch < tiles ? low_tile() + batch : tiles; }
 };
 
-// What one thread does of products. Its last turn fetches what the thread will read first of the next ones; where threads
-// come one by one, they take its first groups.
+// What one thread does of products. Its last turn fetches what it will most likely begin the next ones with: the same turn as these.
 TARGET static void multiply(const Products &products, const Turns &turns, const Following &following) {
     Scratch s;
     Turn turn = {&products}, next = turn;
-    for (bool more = turn.seek(turns.first()); more; turn = next) {
+    const long begun = turns.first();
+    for (bool more = turn.seek(begun); more; turn = next) {
         next = turn;
         more = next.seek(turns.next());
-        const long first = turns.own == Turns::ANY ? next.end - 1 - turn.number : turns.own;
         for (long n = 0, group = TOGETHER * turn.group(); n < TOGETHER && (group + n) * ROWS < turn.w.rows; n++) {
-            const Ahead ahead = more ? bytes_of(next.w, TOGETHER * next.group() + n) : following.group(TOGETHER * first + n, ROWS);
+            const Ahead ahead = more ? bytes_of(next.w, TOGETHER * next.group() + n) : following.group(TOGETHER * begun + n, ROWS);
             multiply_group(s, turn.w, turn.x, turn.y, group + n, ahead, turn.low_tile(), turn.high_tile());
         }
     }
