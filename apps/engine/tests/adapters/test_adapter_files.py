@@ -97,12 +97,25 @@ def test_factors_of_experts(tmp_path: Path, backend: str) -> None:
             "factors of one rank",
         ),
         (
+            lambda pairs: {"blk.0.attn_q.weight": (np.ones((2, 32), "f"), np.ones((2, 32, 2), "f"))},
+            "factors of one rank",
+        ),
+        (
             lambda pairs: {"blk.0.attn_q.weight": (np.full((2, 32), np.nan, "f"), np.ones((32, 2), "f"))},
             "finite numbers for 'blk.0.attn_q.weight'",
         ),
         (lambda pairs: {}, "changes a matrix"),
     ],
-    ids=["no block", "a table", "a norm", "another shape", "two ranks", "NaN", "nothing"],
+    ids=[
+        "no block",
+        "a table",
+        "a norm",
+        "another shape",
+        "two ranks",
+        "experts on one side",
+        "NaN",
+        "nothing",
+    ],
 )
 def test_the_first_name_or_shape_that_does_not_fit_is_told(
     path: Path, tmp_path: Path, change: Any, told: str

@@ -74,7 +74,8 @@ class Adapter:
 
     def __post_init__(self) -> None:
         for name, each in self.factors.items():
-            if not 0 < each.rank <= LARGEST_RANK or each.up.shape[-1] != each.rank:
+            alike = (*each.down.shape[:-2], each.rank) == (*each.up.shape[:-2], each.up.shape[-1])
+            if not (alike and 0 < each.rank <= LARGEST_RANK):
                 found = f"{list(each.down.shape)} and {list(each.up.shape)}"
                 expected = f"two factors of one rank, at most {LARGEST_RANK}, for {name!r}"
                 raise ModelFileError(self.path, None, expected, found)

@@ -12,7 +12,7 @@ from backbay.internals import numpy_view
 from .adapter import Adapter, AdapterFactors, Array, factor_numbers
 
 TYPE, KIND = gguf.text("general.type"), gguf.text("adapter.type")
-ARCHITECTURE, ALPHA = gguf.text("general.architecture"), gguf.number("adapter.lora.alpha")
+ARCHITECTURE, ALPHA = gguf.text("general.architecture"), gguf.number("adapter.lora.alpha", -1e6, 1e6)
 INVOCATION: Final = "adapter.alora.invocation_tokens"
 DOWN, UP = ".lora_a", ".lora_b"
 
