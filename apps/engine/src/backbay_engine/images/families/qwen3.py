@@ -96,7 +96,7 @@ class _Qwen3VL(VisionTower):
         v = weights.at("v.")
         self.embedding = TimeSlicedEmbedding(v, family.patch, self.width)
         table = f"{first_present(v, 'position_embd', 'pos_embed')}.weight"
-        self.side = isqrt(v.extent(table, 1) or 0)
+        self.side = isqrt(v.extent(table, 1) or 1)
         self.positions = v.need(table, self.width, self.side**2)
         self.declare(weights, gelu)
         of_rows = (
