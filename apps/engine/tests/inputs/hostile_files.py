@@ -17,22 +17,28 @@ from unittest.mock import patch
 
 import gguf
 import numpy as np
+from adapter_files import random_pairs, write_adapter
 from gguf.constants import GGMLQuantizationType
 from gguf.quants import quantize
 from gguf_build import ARRAY, BOOL, PLAIN, STRING, UINT32, array, model, pair, tensor, text, u32
 from model_files import KIND_NAMES, NAMES, stored, unpacked
 from small_vision import KINDS, OTHER_LAYOUTS, picture, write_small_vision
+from small_whisper import write_whisper
+from sounds import heard
 
 import backbay.gguf
 import backbay_engine
+from backbay.discovery import open_model
 from backbay.errors import ModelFileError
 from backbay.gguf import Config
+from backbay_engine import Audio
 from backbay_engine.port.questions import Embed
 
 LIMIT = 60.0  # seconds of the processor for one file, which takes tenths of a second
 GLOBAL = ("general.", "tokenizer.", "split.")
 INT32, FLOAT32, UINT64, INT64, FLOAT64 = 5, 6, 10, 11, 12
 EXACT = GGMLQuantizationType.F32
+ADAPTED = "llama-llama3"  # the model of the adapter
 CHARACTERS = "abcdefghijklmnopqrstuvwxyz"
 
 Shape: TypeAlias = tuple[int, ...]  # dimension 0 is the innermost
@@ -83,12 +89,15 @@ def sound_file(name: str) -> Seed:
 
 @cache
 def seeds() -> list[Seed]:
-    """Every architecture without a vocabulary, every kind of vocabulary, and every way to extend a context."""
+    """Every architecture, every kind of vocabulary, and every way to extend a context."""
     with TemporaryDirectory() as folder:
         kinds = [_read(f"kind {name}", unpacked(name, Path(folder))) for name in KIND_NAMES]
         for kind in (*KINDS, *OTHER_LAYOUTS):
             text_model, projector = write_small_vision(Path(folder), kind)
             kinds.append(_read(f"seeing {kind}", projector or text_model))
+        kinds.append(_of_folder("whisper", write_whisper(Path(folder) / "whisper")))
+        adapter = write_adapter(Path(folder) / "adapter.gguf", random_pairs(stored(ADAPTED), 2, 1), alpha=2.0)
+        kinds.append(_read("adapter", adapter))
     llama, bert = sound_file("llama-llama3"), sound_file("bert-mean")
     return [
         *map(sound_file, NAMES),
@@ -186,21 +195,22 @@ def keys_that_are_read(seed: Seed, path: Path) -> list[str]:
 
     with patch.object(Config, "resolve", recording):
         answer(seed.write(path))
-    prefix = next(key for key in seed.pairs if key.endswith(".block_count")).removesuffix("block_count")
+    counts = (key for key in seed.pairs if key.endswith(".block_count"))
+    prefix = next(counts, "").removesuffix("block_count")  # an adapter's keys have none
     full = (key if key.startswith((*GLOBAL, prefix)) else prefix + key for key in asked)
     return sorted({*full, *seed.pairs})
 
 
 def answer(path: Path, backend: str = "cpu_ref") -> None:
     """Load a model and ask for a short answer, or an embedding, by text if the file has a vocabulary."""
-    files: dict[str, Any] = {"path": path, "projector": None}
-    if (text_model := _text_of_projector(path)) is not None:
-        files = {"path": text_model, "projector": path}
-    with backbay_engine.load(backend=backend, num_threads=1, batch=8, context=None, **files) as llm:
+    with backbay_engine.load(backend=backend, num_threads=1, batch=8, context=None, **_files(path)) as llm:
         if (
             "image" in llm.modalities and llm.context > 64
         ):  # a shorter one, as the file says, holds no picture
             llm.generate([[0], picture(20, 30)], max_tokens=2)
+        if llm.transcribes:
+            llm.transcribe(Audio(heard(0.5), rate=16_000), temperature=0.0)
+            return
         try:
             prompt: Any = "ab" if 0 < len(llm.tokenizer.encode("ab")) < llm.context else [0]
         except backbay_engine.RequestError:
@@ -210,19 +220,21 @@ def answer(path: Path, backend: str = "cpu_ref") -> None:
         elif llm.cache is None:
             llm.embed([prompt])
         else:
-            llm.generate(prompt, max_tokens=2)
+            llm.generate(prompt, max_tokens=2, adapter=dict.fromkeys(llm.adapters, 1.0))
 
 
-def _text_of_projector(path: Path) -> Path | None:
-    """The text model that a projector's file serves; None if the file is a model itself."""
+def _files(path: Path) -> dict[str, Any]:
+    """What to load: a model itself, or the one that a projector or an adapter serves, with it."""
     with backbay.gguf.open(path) as file:
+        if str(file.metadata.get("general.type")) == "adapter":
+            return {"path": stored(ADAPTED), "adapters": {"adapter": path}}
         if str(file.metadata.get("general.architecture")) != "clip":
-            return None
+            return {"path": path, "projector": None}
         kind = str(file.metadata.get("clip.projector_type"))
         named = {"qwen2vl_merger": "qwen2vl", "qwen2.5vl_merger": "qwen2vl", "minicpmv4_6": "minicpm46"}.get(
             kind, kind
         )
-        return _text_models().get(named, _text_models()["llava"])
+        return {"path": _text_models().get(named, _text_models()["llava"]), "projector": path}
 
 
 @cache
@@ -262,6 +274,18 @@ def _read(name: str, path: Path) -> Seed:
         for each in reader.tensors
     }
     return Seed(name, pairs, tensors)
+
+
+def _of_folder(name: str, folder: Path) -> Seed:
+    """The model of a folder of transformers, as a file."""
+    with open_model(folder) as read:
+        found = {key: read.metadata[key] for key in read.metadata}
+        tensors = {
+            each.name: Stored(each.shape, int(each.dtype), bytes(read.data(each.name)))
+            for each in read.tensors.values()
+        }
+    plain = {key: each if np.isscalar(each) else np.array(list(each)).tolist() for key, each in found.items()}
+    return _told(Seed(name, {}, tensors), "folder", plain)
 
 
 def _told(seed: Seed, name: str, values: Mapping[str, Any]) -> Seed:
