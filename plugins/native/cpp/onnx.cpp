@@ -27,7 +27,6 @@ namespace {
 constexpr long CODES = sizeof(Entry) / sizeof(float); // floats of 32 numbers of a column in codes
 long quotient(long a, long b) { return (a + b - 1) / b; }
 
-constexpr long GROUP = 48; // rows that are multiplied together, most
 constexpr long BYTES = 200 << 10; // of weights that a part of a product reads, about
 constexpr long NUMBERS = 1 << 15; // of a gate, in a part
 constexpr long DECODED = 8; // rows, in a part
@@ -87,9 +86,9 @@ struct ProductsKernel {
 
     // Few enough that each has work. Threads share the work of all parts: one that returns leaves none.
     long parts(long row, long columns) const {
-        const long groups = quotient(rows, GROUP), bytes = rows * row * quotient(columns, 8);
+        const long turns = quotient(rows, TURN), bytes = rows * row * quotient(columns, 8);
         const long wanted = quotient(bytes, BYTES);
-        return wanted < groups ? wanted : groups;
+        return wanted < turns ? wanted : turns;
     }
 };
 

@@ -134,6 +134,8 @@ struct Products {
     }
 };
 
+constexpr long TURN = 48; // rows: memory that two threads read in shorter parts comes a quarter slower
+
 // The groups of rows of a product, by number. Each thread takes the next one when it has ended one, so that a thread which
 // is slow, or begins late, takes fewer.
 struct Turns {

@@ -84,8 +84,7 @@ TARGET static void multiply_group(Scratch &s, const Weights &w, const Columns &x
     }
 }
 
-// Groups of rows that a turn takes: memory that two threads read in shorter parts comes a quarter slower.
-constexpr long TOGETHER = 48 / ROWS;
+constexpr long TOGETHER = TURN / ROWS; // groups that a turn takes
 
 // A turn of products: its number, its matrix, with the columns and results, and the turns of this matrix.
 struct Turn {
