@@ -119,6 +119,8 @@ QUERY = "model.layers.0.self_attn.q_proj"
         ({"r": 8}, "rank 2 of the factors of 'model.layers.0.self_attn.q_proj'.*8"),
         ({"lora_alpha": None}, "numbers for r, lora_alpha"),
         ({"alpha_pattern": {"q_proj": "high"}}, "alpha_pattern"),
+        ({"lora_alpha": 9e18}, r"none beyond 1e\+06"),
+        ({"alpha_pattern": {"q_proj": 10**400}}, r"none beyond 1e\+06"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

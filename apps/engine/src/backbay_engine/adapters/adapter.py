@@ -20,6 +20,7 @@ Array: TypeAlias = NDArray[Any]
 Matrices: TypeAlias = Mapping[str, tuple[int, ...]]
 """The shapes of a model's matrices that adapters can change, by name: (in, out), or (in, out, experts)."""
 LARGEST_RANK: Final = 1 << 14
+LARGEST_ALPHA: Final = 1e6
 
 
 def factor_numbers(raw: Array, dtype: DType) -> Array:

@@ -9,10 +9,13 @@ from backbay import ModelFileError, gguf
 from backbay.gguf import ModelFile
 from backbay.internals import numpy_view
 
-from .adapter import Adapter, AdapterFactors, Array, factor_numbers
+from .adapter import LARGEST_ALPHA, Adapter, AdapterFactors, Array, factor_numbers
 
 TYPE, KIND = gguf.text("general.type"), gguf.text("adapter.type")
-ARCHITECTURE, ALPHA = gguf.text("general.architecture"), gguf.number("adapter.lora.alpha", -1e6, 1e6)
+ARCHITECTURE, ALPHA = (
+    gguf.text("general.architecture"),
+    gguf.number("adapter.lora.alpha", -LARGEST_ALPHA, LARGEST_ALPHA),
+)
 INVOCATION: Final = "adapter.alora.invocation_tokens"
 DOWN, UP = ".lora_a", ".lora_b"
 

@@ -21,7 +21,7 @@ from ..checkpoints.json_files import read_object
 from ..checkpoints.module_names import ModuleLookup
 from ..checkpoints.safetensors import Checkpoint, StoredTensor, read_checkpoint, read_file
 from ..checkpoints.tensor_names import joined_experts
-from .adapter import Adapter, AdapterFactors, Array, factor_numbers
+from .adapter import LARGEST_ALPHA, Adapter, AdapterFactors, Array, factor_numbers
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 UNSUPPORTED: Final = (
@@ -108,7 +108,9 @@ class _PeftSettings:
         rank, alpha = values.get("r"), values.get("lora_alpha")
         ranks, alphas = values.get("rank_pattern") or {}, values.get("alpha_pattern") or {}
         if not (_is_number(rank) and _is_number(alpha) and _is_table(ranks) and _is_table(alphas)):
-            expected = "numbers for r, lora_alpha, rank_pattern and alpha_pattern"
+            expected = (
+                f"numbers for r, lora_alpha, rank_pattern and alpha_pattern, none beyond {LARGEST_ALPHA:g}"
+            )
             raise ModelFileError(path, None, expected, repr([rank, alpha, ranks, alphas])[:200])
         return cls(path, float(rank), float(alpha), values.get("use_rslora") is True, ranks, alphas)
 
@@ -124,7 +126,7 @@ class _PeftSettings:
 
 
 def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST_ALPHA
 
 
 def _is_table(value: object) -> bool:
