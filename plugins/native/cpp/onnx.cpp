@@ -28,6 +28,7 @@ constexpr long CODES = sizeof(Entry) / sizeof(float); // floats of 32 numbers of
 long quotient(long a, long b) { return (a + b - 1) / b; }
 
 constexpr long BYTES = 200 << 10; // of weights that a part of a product reads, about
+constexpr long ROWS = 48;           // least, of such a part
 constexpr long NUMBERS = 1 << 15; // of a gate, in a part
 constexpr long DECODED = 8; // rows, in a part
 constexpr long BLOCKS = 1024; // of columns, in a part
@@ -55,9 +56,10 @@ struct ColumnsKernel {
 
 struct ProductsKernel {
     static constexpr const char *NAME = "Products";
-    static constexpr Element TYPES[] = {UINT8, FLOAT, UINT8}, RESULT = FLOAT; // weights, columns in codes, the next product's weights
+    static constexpr Element TYPES[] = {UINT8, FLOAT, UINT8, INT64}, RESULT = FLOAT; // weights, columns in codes, the next product's weights, a shape
     static constexpr size_t NEEDED = 2;
     const int64_t format, first, rows; // of the matrix of weights
+    mutable std::atomic<int> threads{1}; // that came to earlier runs, most
 
     explicit ProductsKernel(const Info *info)
         : format(attribute_of<int64_t>(info, "format")), first(attribute_of<int64_t>(info, "first")),
@@ -67,26 +69,32 @@ struct ProductsKernel {
         const Array weights = run.input(0), codes = run.input(1);
         std::vector<int64_t> extents = codes.extents;
         extents.back() = rows;
-        const Array y = run.output(extents);
-        ggml_tensor w = weights.matrix(), entries = codes.matrix(), to = y.matrix();
+        const Array y = run.output(run.has(3) ? run.input(3).extents_of(codes.rows() * rows) : extents);
+        ggml_tensor w = weights.matrix(), entries = codes.matrix(), to = Array{FLOAT, y.data, {codes.rows(), rows}}.tensor();
         w.data = (char *)w.data + first * w.nb[1];
         w.ne[0] = codes.last() / CODES * BLOCK, w.ne[1] = rows;
         to.src[0] = &w, to.src[1] = &entries;
         ggml_tensor next;
         if (run.has(2))
             next = run.input(2).matrix(), to.src[2] = &next;
+        const int sharing = threads.load(std::memory_order_relaxed); // the same for all parts: shares follow from it
+        std::atomic<int> came{0};
         std::atomic<bool> taken{false}; // all work
         if (codes.rows())
-            run.parts(parts(weights.last(), codes.rows()), [&](int, int parts) {
-                if (!taken.load(std::memory_order_relaxed))
-                    backbay_products(&to, Turns::ANY, parts, (void *)format);
+            run.parts(parts(weights.last(), codes.rows()), [&](int, int) {
+                if (taken.load(std::memory_order_relaxed))
+                    return;
+                came++;
+                backbay_products(&to, Shares::ANY, sharing, (void *)format);
                 taken.store(true, std::memory_order_relaxed);
             });
+        if (came > sharing)
+            threads = came.load();
     }
 
     // Few enough that each has work. Threads share the work of all parts: one that returns leaves none.
     long parts(long row, long columns) const {
-        const long turns = quotient(rows, TURN), bytes = rows * row * quotient(columns, 8);
+        const long turns = quotient(rows, ROWS), bytes = rows * row * quotient(columns, 8);
         const long wanted = quotient(bytes, BYTES);
         return wanted < turns ? wanted : turns;
     }

@@ -14,12 +14,11 @@ struct Status;
 struct Context; // of a run of a kernel
 struct Info;    // of a kernel: its attributes
 struct Value;
-struct Shape;
 struct Options;
 struct Domain;
 struct Op;
 
-constexpr uint32_t VERSION = 17; // the first with a loop over its threads
+constexpr uint32_t VERSION = 24; // the first that shows the extents of a value where they lie
 enum Element { ANY = 0, FLOAT = 1, UINT8 = 2, INT32 = 6, INT64 = 7, FLOAT16 = 10, BFLOAT16 = 16 };
 enum Error { FAIL = 1 };
 enum Presence { REQUIRED = 0, OPTIONAL = 1 }; // of an input
@@ -43,21 +42,18 @@ static inline Status *make_domain(const char *name, Domain **made) { return call
 static inline Status *add_op(Domain *domain, const Op *op) { return call<27>(domain, op); }
 static inline Status *add_domain(Options *options, Domain *domain) { return call<28>(options, domain); }
 static inline Status *data_of(const Value *value, void **data) { return call<51>(value, data); }
-static inline Status *element_of(const Shape *shape, Element *element) { return call<60>(shape, element); }
-static inline Status *rank_of(const Shape *shape, size_t *rank) { return call<61>(shape, rank); }
-static inline Status *extents_of(const Shape *shape, int64_t *extents, size_t rank) { return call<62>(shape, extents, rank); }
-static inline Status *shape_of(const Value *value, Shape **shape) { return call<65>(value, shape); }
 static inline Status *attribute(const Info *info, const char *name, float *found) { return call<85>(info, name, found); }
 static inline Status *attribute(const Info *info, const char *name, int64_t *found) { return call<86>(info, name, found); }
 static inline Status *input(const Context *context, size_t n, const Value **found) { return call<90>(context, n, found); }
 static inline Status *output(Context *context, size_t n, const int64_t *extents, size_t rank, Value **made) {
     return call<91>(context, n, extents, rank, made);
 }
-static inline void release(Status *status) { ((void (*)(Status *))table[93])(status); }
-static inline void release(Shape *shape) { ((void (*)(Shape *))table[99])(shape); }
 // Calls a function for all numbers below `count`, on the threads of the session.
 static inline Status *each(const Context *context, size_t count, void (*function)(void *, size_t), void *data) {
     return call<274>(context, function, count, (size_t)0, data);
+}
+static inline Status *shape_of(const Value *value, Element *element, const int64_t **extents, size_t *rank) {
+    return call<414>(value, element, extents, rank);
 }
 
 // OrtCustomOp. Functions of older versions of the interface are null.
@@ -123,6 +119,20 @@ struct Array {
         inner.insert(inner.begin(), count() / each);
         return {element, data, inner};
     }
+    // The extents that these numbers are, for so many elements; -1 stands for what is left.
+    std::vector<int64_t> extents_of(long elements) const {
+        const int64_t *const numbers = (const int64_t *)data;
+        std::vector<int64_t> found(numbers, numbers + count());
+        long each = 1;
+        for (const int64_t extent : found)
+            each *= extent == -1 ? 1 : extent;
+        for (int64_t &extent : found)
+            if (extent == -1 && each)
+                extent = elements / each, each *= extent;
+        if (each != elements)
+            throw Failed{failure("a result cannot have this shape")};
+        return found;
+    }
     // A tensor of ggml; the innermost dimension comes first there.
     ggml_tensor tensor() const {
         const size_t rank = extents.size();
@@ -159,17 +169,10 @@ class Run {
         const Value *value = nullptr;
         need(ort::input(context, n, &value));
         Array found = {};
-        Shape *shape = nullptr;
-        need(shape_of(value, &shape));
+        const int64_t *extents = nullptr;
         size_t rank = 0;
-        Status *status = element_of(shape, &found.element);
-        if (!status)
-            status = rank_of(shape, &rank);
-        found.extents.resize(rank);
-        if (!status)
-            status = extents_of(shape, found.extents.data(), rank);
-        release(shape);
-        need(status);
+        need(shape_of(value, &found.element, &extents, &rank));
+        found.extents.assign(extents, extents + rank);
         need(data_of(value, &found.data));
         return found;
     }

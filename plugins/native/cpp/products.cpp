@@ -82,9 +82,9 @@ static void multiply(Choice choice, const ggml_tensor *entries, ggml_tensor *y, 
         (long)w->nb[2],
         pairs ? pairs->starts : whole,
     };
-    const Turns turns = {y->op_params + OWN_PARAMS, y->op_params + OWN_PARAMS + 1, threads, thread};
+    const Shares shares = {y->op_params + OWN_PARAMS, y->op_params + OWN_PARAMS + 1, threads, thread};
     const Following following = next ? Following{(const char *)next->data, (long)next->ne[1], (long)next->nb[1]} : Following{};
-    CHOSEN(multiply)(products, turns, following);
+    CHOSEN(multiply)(products, shares, following);
 }
 
 #else
@@ -121,8 +121,8 @@ extern "C" void backbay_product_alone(ggml_tensor *result, int thread, int threa
     multiply(Choice(userdata), &entries, result, nullptr, thread, threads);
 }
 
-// ggml_custom_op_t; userdata is a Choice. The product of weights and columns in codes. src[2], if there is one,
-// are the weights of the next product. `thread` is -1 where threads come one by one.
+// ggml_custom_op_t; userdata is a Choice. The product of weights and columns in codes. src[2], if there is one, are the weights of the next
+// product. `thread` is -1 where threads come one by one, about as many as `threads`, to a result that no product was made of before.
 extern "C" void backbay_products(ggml_tensor *result, int thread, int threads, void *userdata) {
     multiply(Choice(userdata), result->src[1], result, nullptr, thread, threads);
 }

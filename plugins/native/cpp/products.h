@@ -3,6 +3,7 @@
 
 #include "instructions.h"
 
+#include <climits>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -134,24 +135,37 @@ struct Products {
     }
 };
 
-constexpr long TURN = 48; // rows: memory that two threads read in shorter parts comes a quarter slower
-
-// The groups of rows of a product, by number. Each thread takes the next one when it has ended one, so that a thread which
-// is slow, or begins late, takes fewer.
-struct Turns {
-    int32_t *taken, *ended; // counts of groups and of threads, which all threads share; 0 before a product, and after it
+// A product's turns, of a few rows each, are taken in shares. Each thread takes the next share when it has ended one, so that a thread
+// which is slow, or begins late, takes fewer.
+struct Shares {
+    int32_t *taken, *ended; // counts of shares and of threads, which all threads share; 0 before a product, and after it
     long threads;
-    long own; // the first group of this thread; ANY: the next one, as threads come one by one
+    long own; // the first share of this thread; ANY: the next one, as threads come one by one
 
     static constexpr long ANY = -1;
 
     long first() const { return own == ANY ? next() : own; }
     long next() const { return (own == ANY ? 0 : threads) + __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED); }
 
-    // To be called by each thread, after its last turn.
+    // To be called by each thread, after its last turn. Where any may come, nobody knows who is the last.
     void end() const {
-        if (__atomic_add_fetch(ended, 1, __ATOMIC_ACQ_REL) == threads)
+        if (own != ANY && __atomic_add_fetch(ended, 1, __ATOMIC_ACQ_REL) == threads)
             *taken = *ended = 0;
+    }
+};
+
+// Consecutive turns, by number: half of what each thread would get of those that no share before has. Threads that read far from
+// each other get up to a third more from memory than threads that read every other turn.
+struct Share {
+    long turns, threads; // all of them
+    long number = -1, first = 0, end = 0;
+
+    // Goes to a share that is not before this one; past the last turn if there is none.
+    void seek(long share) {
+        for (; number < share; number++) {
+            const long half = (turns - end) / (2 * threads);
+            first = end, end += half > 1 ? half : 1;
+        }
     }
 };
 
@@ -166,12 +180,11 @@ struct Following {
     const char *data;
     long rows, size; // of a row, in bytes
 
-    // The n-th group of `count` rows.
-    Ahead group(long n, long count) const {
-        const long left = rows - n * count;
-        if (!data || left <= 0)
-            return {nullptr, 0};
-        return {data + n * count * size, (left < count ? left : count) * size};
+    static constexpr long MOST = 48; // rows that are fetched before the product begins
+
+    Ahead rows_from(long first) const {
+        const long left = rows - first;
+        return {data + first * size, data && left > 0 ? (left < MOST ? left : MOST) * size : 0};
     }
 };
 

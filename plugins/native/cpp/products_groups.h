@@ -75,18 +75,12 @@ TARGET static void multiply_group(Scratch &s, const Weights &w, const Columns &x
         multiply_tiles(s, w, rows, count / PANELS, x, low_tile, high_tile, fetch);
     }
     const long row = group * ROWS, left = w.rows - row;
-    for (long c = 0; c < columns; c++) {
-        float *out = y.column(first + c) + row;
-        if (left >= ROWS)
-            memcpy(out, s.sums[c], sizeof s.sums[c]);
-        else
-            memcpy(out, s.sums[c], left * sizeof(float));
-    }
+    for (long c = 0; c < columns; c++)
+        memcpy(y.column(first + c) + row, s.sums[c], (left < ROWS ? left : ROWS) * sizeof(float));
 }
 
-constexpr long TOGETHER = TURN / ROWS; // groups that a turn takes
-
-// A turn of products: its number, its matrix, with the columns and results, and the turns of this matrix.
+// A turn of products, a group of rows by some tiles of columns: its number, its matrix, with the columns and results, and the turns of
+// this matrix.
 struct Turn {
     const Products *all;
     long number = 0, matrix = -1, first = 0, end = 0;
@@ -106,7 +100,7 @@ struct Turn {
     void begin_matrix() {
         w = all->matrix(matrix), x = all->columns(matrix), y = all->results(matrix);
         const long near = NEAR / (long)(x.most * x.blocks * sizeof(Entry)), most = BATCH / x.most;
-        groups = (w.rows + TOGETHER * ROWS - 1) / (TOGETHER * ROWS), tiles = x.tiles(), batch = near < 4 ? 4 : near < most ? near : most;
+        groups = (w.rows + ROWS - 1) / ROWS, tiles = x.tiles(), batch = near < 4 ? 4 : near < most ? near : most;
         first = end, end += groups * ((tiles + batch - 1) / batch);
     }
 
@@ -115,24 +109,30 @@ struct Turn {
     long high_tile() const { return low_tile() + batch < tiles ? low_tile() + batch : tiles; }
 };
 
-// What one thread does of products. Its last turn fetches what it will most likely begin the next ones with: the same turn as these.
-TARGET static void multiply(const Products &products, const Turns &turns, const Following &following) {
+// What one thread does of products. Its last turn fetches what it will most likely begin the next ones with: the same share.
+TARGET static void multiply(const Products &products, const Shares &shares, const Following &following) {
     Scratch s;
     Turn turn = {&products}, next = turn;
-    const long begun = turns.first();
-    for (bool more = turn.seek(begun); more; turn = next) {
+    next.seek(LONG_MAX);
+    Share share = {next.end, shares.threads}, later = {(following.rows + ROWS - 1) / ROWS, shares.threads};
+    const long begun = shares.first();
+    share.seek(begun), later.seek(begun);
+    long number = share.first;
+    for (bool more = turn.seek(number); more; turn = next) {
         next = turn;
-        more = next.seek(turns.next());
-        for (long n = 0, group = TOGETHER * turn.group(); n < TOGETHER && (group + n) * ROWS < turn.w.rows; n++) {
-            const Ahead ahead = more ? bytes_of(next.w, TOGETHER * next.group() + n) : following.group(TOGETHER * begun + n, ROWS);
-            multiply_group(s, turn.w, turn.x, turn.y, group + n, ahead, turn.low_tile(), turn.high_tile());
+        if (++number == share.end) {
+            share.seek(shares.next());
+            number = share.first;
         }
+        more = next.seek(number);
+        const Ahead ahead = more ? bytes_of(next.w, next.group()) : following.rows_from(later.first * ROWS);
+        multiply_group(s, turn.w, turn.x, turn.y, turn.group(), ahead, turn.low_tile(), turn.high_tile());
     }
 #ifdef WITH_TILES
     if (products.tiling.wide > MOST)
         tiles::release();
 #endif
-    turns.end();
+    shares.end();
 }
 
 #undef TARGET

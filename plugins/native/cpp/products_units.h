@@ -2,19 +2,32 @@
 //
 // A single column meets 64 codes of a row at once, and sums are transposed in place of weights, which are more.
 
-// Sums of four products in each lane.
-INLINE Ints plus_four_products(Ints sum, Ints weights, Ints codes) {
+// Adds products of a row: sums of four in each lane with VNNI, else of two, in 16 bits.
+INLINE Ints plus_row_products(Ints sum, Ints weights, Ints codes) {
 #ifdef VNNI
     return plus_products(sum, weights, codes);
 #else
-    return plus_pairs(sum, pair_products(weights, codes));
+    return _mm512_add_epi16(sum, pair_products(weights, codes));
 #endif
 }
 
-INLINE Ints sums_of_two(Ints x, Ints y) { return _mm512_madd_epi16(_mm512_packs_epi32(x, y), _mm512_set1_epi16(1)); }
-
 // The sums of the quarters of x[0] to x[3], by quarters. Those of half a quarter fit into 16 bits.
-INLINE Ints sums_of_quarters(const Ints *x) { return sums_of_two(sums_of_two(x[0], x[1]), sums_of_two(x[2], x[3])); }
+INLINE Ints sums_of_quarters(const Ints *x) {
+    const Ints one = _mm512_set1_epi16(1);
+#ifdef VNNI
+    Ints halves[2];
+    EACH(i, 2) halves[i] = _mm512_madd_epi16(_mm512_packs_epi32(x[2 * i], x[2 * i + 1]), one);
+    return _mm512_madd_epi16(_mm512_packs_epi32(halves[0], halves[1]), one);
+#else
+    Vec halves[2];
+    EACH(i, 2) {
+        const Ints a = x[2 * i], b = x[2 * i + 1];
+        halves[i] = _mm512_castsi512_ps(_mm512_add_epi16(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b)));
+    }
+    const Vec even = _mm512_shuffle_ps(halves[0], halves[1], 0x88), odd = _mm512_shuffle_ps(halves[0], halves[1], 0xdd);
+    return _mm512_madd_epi16(_mm512_add_epi16(_mm512_castps_si512(even), _mm512_castps_si512(odd)), one);
+#endif
+}
 
 // The n-th quarters of all x are y[n].
 INLINE void transpose_quarters(const Ints *x, Ints *y) {
@@ -67,7 +80,7 @@ TARGET static void multiply_q4_0(const char *const *rows, long each, long blocks
                     const char *const row = panel[4 * r + i] + n * LAYOUTS[Q4_0].size;
                     const Ints first = load(row), w = _mm512_permutex2var_epi16(first, codes, load(row + 8));
                     d[r / 2] = _mm512_mask_permutexvar_epi16(d[r / 2], 15u << 4 * (4 * (r % 2) + i), scales, first);
-                    a[i] = plus_four_products(plus_four_products(numbers(0), low(w), x), high(w), y);
+                    a[i] = plus_row_products(plus_row_products(numbers(0), low(w), x), high(w), y);
                 }
                 quarters[r] = sums_of_quarters(a);
             }
@@ -99,8 +112,8 @@ TARGET static void multiply_q4_k_alone(const char *const *rows, long each, long 
                     Ints a[2][4];
                     EACH(i, 4) {
                         const Ints w = load(panel[4 * r + i] + start + 16 + 64 * half);
-                        a[0][i] = plus_four_products(numbers(0), low(w), x[0]);
-                        a[1][i] = plus_four_products(numbers(0), high(w), x[1]);
+                        a[0][i] = plus_row_products(numbers(0), low(w), x[0]);
+                        a[1][i] = plus_row_products(numbers(0), high(w), x[1]);
                     }
                     EACH(b, 2) quarters[b][r] = sums_of_quarters(a[b]);
                 }
@@ -132,7 +145,7 @@ TARGET static void multiply_q6_k_alone(const char *const *rows, long each, long 
                 const Entry *e = entries + n + 4 * half;
                 const Ints x[2] = {codes_of_two(e[0], e[1]), codes_of_two(e[2], e[3])};
                 Ints bias[2], quarters[2][4];
-                EACH(b, 2) bias[b] = _mm512_sub_epi32(numbers(0), plus_four_products(numbers(0), centre, x[b]));
+                EACH(b, 2) bias[b] = plus_row_products(numbers(0), centre, _mm512_sub_epi8(numbers(0), x[b]));
                 EACH(r, 4) {
                     fetch.step();
                     Ints a[2][4];
@@ -141,8 +154,8 @@ TARGET static void multiply_q6_k_alone(const char *const *rows, long each, long 
                         EACH(k, 2) fetch_near(row, 2 * half + k);
                         const Ints w = load(row + 64 * half);
                         const Ints h = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(row + 128 + 32 * half)));
-                        a[0][i] = plus_four_products(bias[0], low(w) | (_mm512_sllv_epi16(h, left) & upper), x[0]);
-                        a[1][i] = plus_four_products(bias[1], high(w) | (_mm512_srlv_epi16(h, right) & upper), x[1]);
+                        a[0][i] = plus_row_products(bias[0], low(w) | (_mm512_sllv_epi16(h, left) & upper), x[0]);
+                        a[1][i] = plus_row_products(bias[1], high(w) | (_mm512_srlv_epi16(h, right) & upper), x[1]);
                     }
                     EACH(b, 2) quarters[b][r] = sums_of_quarters(a[b]);
                 }

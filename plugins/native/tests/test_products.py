@@ -155,20 +155,28 @@ def test_nothing_is_written_outside_of_the_result(product_of_codes, format_) -> 
 def test_threads_in_any_order_and_one_by_one_leave_the_same_result(
     product, product_of_codes, format_, columns
 ) -> None:
-    """Each takes the next group of rows; after the last thread, the counters are as before."""
-    w, _numbers = weights_of(format_, 488, 512)
+    """Each takes the next share of rows. After the last thread, the counters are as before; where any may come, nobody is the last."""
+    w, _numbers = weights_of(format_, 968, 512)
     follower, _numbers = weights_of(format_, 8, 256)  # too few rows for a second thread
     x = np.random.default_rng(8).standard_normal((columns, 512)).astype(np.float32)
     right = product(w, x)
     found = np.zeros_like(right)
     result = tensor_of(found)
     op = product_of_codes(result, w, x, follower)
-    for order in ([0, 1, 2], [2, 0, 1], [-1, -1, -1], [0], [-1, -1], list(range(40))):
+    for order, threads in (
+        ([0, 1, 2], 3),
+        ([2, 0, 1], 3),
+        ([-1] * 3, 1),
+        ([0], 1),
+        ([-1] * 2, 7),
+        (range(40), 40),
+    ):
         found[:] = np.nan
         for thread in order:
-            op(thread, len(order))
+            op(thread, threads)
         np.testing.assert_array_equal(found, right)
-        assert not any(result.op_params[8:16])
+        assert -1 in order or not any(result.op_params[8:16])
+        result.op_params[8:16] = [0] * 8
 
 
 def test_threads_that_run_at_once_leave_the_same_result(product, product_of_codes, format_) -> None:
