@@ -171,21 +171,25 @@ class Lowering(Emitter):
         """The value of a node now, in a form."""
         return self.floats(node) if form == "floats" else self._value(node, form)
 
-    def write(self, target: Node, value: str) -> None:
-        """Give the storage of a target a new version, with `value` in the place of the target."""
+    def write(self, target: Node, value: str, dtype: DType) -> None:
+        """Give the storage of a target a new version, with `value`, of a dtype, in the place of the target."""
         state = self.state_of(target)
         if state.covered_by(target):
-            state.add(self.shaped(value, state.shape), None, state.elements)
+            whole = self.cast(self.shaped(value, state.shape), dtype, target.dtype)
+            state.add(whole, None, state.elements)
         else:
-            self.scatter(target, state.index(target), value, self.product(self.extents(target)))
+            index = state.index(target)
+            self.scatter(target, index, value, dtype, self.product(self.extents(target)))
 
-    def scatter(self, target: Node, index: str, value: str, count: Size, ids: Node | None = None) -> None:
+    def scatter(
+        self, target: Node, index: str, value: str, dtype: DType, count: Size, ids: Node | None = None
+    ) -> None:
         """Give the storage of a target a new version, with rows of `value` at the bound rows in `index`, (rows, 1).
 
-        `value` has `count` elements. `index` was made of `ids`, if it may name a row twice.
+        `value`, of a dtype, has `count` elements. `index` was made of `ids`, if it may name a row twice.
         """
         state = self.state_of(target)
-        rows = self.shaped(value, [state.width, -1])
+        rows = self.cast(self.shaped(value, [state.width, -1]), dtype, target.dtype)
         if ids is not None and self.resident:
             if self.settings.usual and ids_are_checked(ids):
                 self.distinct[ids.index] = None

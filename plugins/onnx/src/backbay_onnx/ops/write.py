@@ -19,8 +19,7 @@ def _rows_to_write(node: Node) -> int:
 
 @kernel(ops.copy, working_memory=_rows_to_write)
 def copy(b: Lowering, x: Operand, dst: Operand) -> str:
-    value = b.cast(x.stored, x.dtype, dst.dtype)
-    b.write(dst.node, value)
+    b.write(dst.node, x.stored, x.dtype)
     return ""
 
 
@@ -29,7 +28,6 @@ def set_rows(b: Lowering, x: Operand, src: Operand, ids: Operand) -> str:
     """One scatter of whole rows, or of pieces of rows where the state is not bound as whole rows."""
     state, symbols, target = b.state_of(x.node), b.symbols, x.node
     step, places = state.rows(symbols.stride(target, 1)), src.dims(4)[1:]  # (k, a, b)
-    value = b.cast(b.in_order(src.node), src.dtype, x.dtype)
     index = b.cast_to(ids.stored, TensorProto.INT64)
     if state.window is not None:
         index = b.add("Sub", index, b.scalar(state.window.first))
@@ -46,5 +44,6 @@ def set_rows(b: Lowering, x: Operand, src: Operand, ids: Operand) -> str:
         ]
         extents: list[AnySize] = [symbols.dim(target, 0) // state.width, 1, *places[1:]]
         index = b.add("Add", index, b.grid(state.rows(symbols.offset(target)), extents, steps))
-    b.scatter(target, b.shaped(index, [1, -1]), value, b.product(src.dims()), ids.node)
+    index = b.shaped(index, [1, -1])
+    b.scatter(target, index, b.in_order(src.node), src.dtype, b.product(src.dims()), ids.node)
     return ""
