@@ -205,6 +205,11 @@ def _products(graph: GraphProto) -> list[NodeProto]:
     return [node for node in graph.node if node.domain == DOMAIN and node.op_type == "Products"]
 
 
+def _names_extents(node: NodeProto) -> bool:
+    """Whether a node reshapes, and a 0 in its shape is an extent; without `allowzero` it would stand for one of its operand."""
+    return node.op_type == "Reshape" and any(given.name == "allowzero" for given in node.attribute)
+
+
 def shape_products(graph: GraphProto) -> None:
     """Let native products make the shape to which they are reshaped: a node less, which takes microseconds."""
     flow, made = ValueDependencies(graph.node), {name for node in graph.node for name in node.output}
@@ -212,7 +217,7 @@ def shape_products(graph: GraphProto) -> None:
     merged: list[NodeProto] = []
     for product in _products(graph):
         (name,), readers = product.output, flow.readers(product.output[0])
-        if len(readers) == 1 and readers[0].op_type == "Reshape" and name not in ends:
+        if len(readers) == 1 and _names_extents(readers[0]) and name not in ends:
             shape = readers[0].input[1]
             if shape not in made:
                 product.input.extend(["", shape])
