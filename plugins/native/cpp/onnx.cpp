@@ -28,7 +28,7 @@ constexpr long CODES = sizeof(Entry) / sizeof(float); // floats of 32 numbers of
 long quotient(long a, long b) { return (a + b - 1) / b; }
 
 constexpr long BYTES = 200 << 10; // of weights that a part of a product reads, about
-constexpr long ROWS = 48;           // least, of such a part
+constexpr long ROWS = 48; // least, of such a part
 constexpr long NUMBERS = 1 << 15; // of a gate, in a part
 constexpr long DECODED = 8; // rows, in a part
 constexpr long BLOCKS = 1024; // of columns, in a part
@@ -69,7 +69,9 @@ struct ProductsKernel {
         const Array weights = run.input(0), codes = run.input(1);
         std::vector<int64_t> extents = codes.extents;
         extents.back() = rows;
-        const Array y = run.output(run.has(3) ? run.input(3).extents_of(codes.rows() * rows) : extents);
+        if (run.has(3))
+            extents = run.input(3).extents_of(codes.rows() * rows);
+        const Array y = run.output(extents);
         ggml_tensor w = weights.matrix(), entries = codes.matrix(), to = Array{FLOAT, y.data, {codes.rows(), rows}}.tensor();
         w.data = (char *)w.data + first * w.nb[1];
         w.ne[0] = codes.last() / CODES * BLOCK, w.ne[1] = rows;

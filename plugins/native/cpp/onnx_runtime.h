@@ -52,6 +52,7 @@ static inline Status *output(Context *context, size_t n, const int64_t *extents,
 static inline Status *each(const Context *context, size_t count, void (*function)(void *, size_t), void *data) {
     return call<274>(context, function, count, (size_t)0, data);
 }
+// Its element, and its extents where they lie.
 static inline Status *shape_of(const Value *value, Element *element, const int64_t **extents, size_t *rank) {
     return call<414>(value, element, extents, rank);
 }

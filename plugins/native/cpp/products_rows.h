@@ -2,24 +2,12 @@
 
 INLINE Ints sixteen_twice(const int8_t *codes) { return repeated(_mm_loadu_si128((const __m128i *)codes)); }
 
-// Lanes of 16 bits, of which two fit into one: the sums of x[0] and x[1] by quarters, two lanes for each of both.
-INLINE Ints paired(const Ints *x) { return _mm256_add_epi16(_mm256_unpacklo_epi64(x[0], x[1]), _mm256_unpackhi_epi64(x[0], x[1])); }
-
-// The sums of the halves of x[0] to x[3], in the rows' order: of lanes of 16 bits, of which two fit into one, or four.
-template <int FITTING> INLINE Ints half_sums(const Ints *x) {
-    if (FITTING == 2)
-        return _mm256_hadd_epi32(plus_pairs(numbers(0), paired(x)), plus_pairs(numbers(0), paired(x + 2)));
-    const Vec a = _mm256_castsi256_ps(paired(x)), b = _mm256_castsi256_ps(paired(x + 2));
-    const Ints even = _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0x88)), odd = _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0xdd));
-    return plus_pairs(numbers(0), _mm256_add_epi16(even, odd));
-}
-
 // The products of 32 weights of 4 bits of each row.
 INLINE Ints products_of_halves(const Ints *first, const Ints *second, const Entry &e) {
     const Ints x = sixteen_twice(e.codes), y = sixteen_twice(e.codes + 16);
     Ints pairs[4];
     EACH(i, 4) pairs[i] = plus_pair_products(pair_products(first[i], x), second[i], y);
-    return half_sums<4>(pairs);
+    return sums_of_four(pairs);
 }
 
 // Lane i of the result is the sum of the lanes of x[i].
@@ -107,6 +95,11 @@ TARGET static void multiply_q4_k(const char *const *rows, long each, long blocks
     }
 }
 
+// The same as sums_of_four, of lanes of which no more than two fit into one.
+INLINE Ints sums_of_two_pairs(const Ints *x) {
+    return _mm256_hadd_epi32(plus_pairs(numbers(0), paired(x)), plus_pairs(numbers(0), paired(x + 2)));
+}
+
 // Four blocks share their bytes: first the products of all their halves, then the sums in the blocks' order.
 template <int C>
 TARGET static void multiply_q6_k(const char *const *rows, long each, long blocks, const Entry *entries, float (*sums)[ROWS], Fetch &fetch) {
@@ -134,7 +127,7 @@ TARGET static void multiply_q6_k(const char *const *rows, long each, long blocks
                             const Ints weights = (b < 2 ? low(lower[b][i]) : high(lower[b - 2][i])) | (two & upper);
                             EACH(c, C) pairs[c][i] = pair_products(weights, sixteen_twice(e[b * C + c].codes + 16 * half));
                         }
-                        EACH(c, C) products[b][half][c] = _mm256_add_epi32(half_sums<2>(pairs[c]), numbers(e[b * C + c].bias[half]));
+                        EACH(c, C) products[b][half][c] = _mm256_add_epi32(sums_of_two_pairs(pairs[c]), numbers(e[b * C + c].bias[half]));
                     }
                 }
                 EACH(b, 4) EACH(half, 2) {

@@ -2,32 +2,16 @@
 //
 // A single column meets 64 codes of a row at once, and sums are transposed in place of weights, which are more.
 
-// Adds products of a row: sums of four in each lane with VNNI, else of two, in 16 bits.
-INLINE Ints plus_row_products(Ints sum, Ints weights, Ints codes) {
 #ifdef VNNI
-    return plus_products(sum, weights, codes);
-#else
-    return _mm512_add_epi16(sum, pair_products(weights, codes));
-#endif
-}
+INLINE Ints plus_row_products(Ints sum, Ints weights, Ints codes) { return plus_products(sum, weights, codes); } // four in each lane
+INLINE Ints sums_of_two(Ints x, Ints y) { return _mm512_madd_epi16(_mm512_packs_epi32(x, y), _mm512_set1_epi16(1)); }
 
 // The sums of the quarters of x[0] to x[3], by quarters. Those of half a quarter fit into 16 bits.
-INLINE Ints sums_of_quarters(const Ints *x) {
-    const Ints one = _mm512_set1_epi16(1);
-#ifdef VNNI
-    Ints halves[2];
-    EACH(i, 2) halves[i] = _mm512_madd_epi16(_mm512_packs_epi32(x[2 * i], x[2 * i + 1]), one);
-    return _mm512_madd_epi16(_mm512_packs_epi32(halves[0], halves[1]), one);
+INLINE Ints sums_of_quarters(const Ints *x) { return sums_of_two(sums_of_two(x[0], x[1]), sums_of_two(x[2], x[3])); }
 #else
-    Vec halves[2];
-    EACH(i, 2) {
-        const Ints a = x[2 * i], b = x[2 * i + 1];
-        halves[i] = _mm512_castsi512_ps(_mm512_add_epi16(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b)));
-    }
-    const Vec even = _mm512_shuffle_ps(halves[0], halves[1], 0x88), odd = _mm512_shuffle_ps(halves[0], halves[1], 0xdd);
-    return _mm512_madd_epi16(_mm512_add_epi16(_mm512_castps_si512(even), _mm512_castps_si512(odd)), one);
+INLINE Ints plus_row_products(Ints sum, Ints weights, Ints codes) { return plus_pair_products(sum, weights, codes); } // two in each, in 16 bits
+INLINE Ints sums_of_quarters(const Ints *x) { return sums_of_four(x); }
 #endif
-}
 
 // The n-th quarters of all x are y[n].
 INLINE void transpose_quarters(const Ints *x, Ints *y) {

@@ -28,6 +28,16 @@ INLINE Ints plus_pairs(Ints sum, Ints pairs) {
     return ordered(WIDE(add_epi32)(sum, WIDE(madd_epi16)(pairs, WIDE(set1_epi16)(1))));
 }
 
+// Lanes of 16 bits, of which two fit into one: the sums of x[0] and x[1] by quarters, two lanes for each of both.
+INLINE Ints paired(const Ints *x) { return WIDE(add_epi16)(WIDE(unpacklo_epi64)(x[0], x[1]), WIDE(unpackhi_epi64)(x[0], x[1])); }
+
+// Lanes of 16 bits, of which four fit into one: the sums of x[0] to x[3] by quarters, a lane of 32 bits for each of them.
+INLINE Ints sums_of_four(const Ints *x) {
+    const Vec a = (Vec)paired(x), b = (Vec)paired(x + 2);
+    const Ints even = (Ints)WIDE(shuffle_ps)(a, b, 0x88), odd = (Ints)WIDE(shuffle_ps)(a, b, 0xdd);
+    return plus_pairs(numbers(0), WIDE(add_epi16)(even, odd));
+}
+
 // 16 bytes from x on, and 16 from y on.
 INLINE __m256i two_sixteens(const void *x, const void *y) {
     return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)x)), _mm_loadu_si128((const __m128i *)y), 1);

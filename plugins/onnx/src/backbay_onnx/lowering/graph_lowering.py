@@ -214,7 +214,7 @@ def shape_products(graph: GraphProto) -> None:
     """Let native products make the shape to which they are reshaped: a node less, which takes microseconds."""
     flow, made = ValueDependencies(graph.node), {name for node in graph.node for name in node.output}
     ends = {value.name for value in graph.output}
-    merged: list[NodeProto] = []
+    merged: set[str] = set()
     for product in _products(graph):
         (name,), readers = product.output, flow.readers(product.output[0])
         if len(readers) == 1 and _names_extents(readers[0]) and name not in ends:
@@ -222,8 +222,8 @@ def shape_products(graph: GraphProto) -> None:
             if shape not in made:
                 product.input.extend(["", shape])
                 product.output[0] = readers[0].output[0]
-                merged += readers
-    kept = [node for node in graph.node if not _is_among(node, merged)]
+                merged.add(readers[0].name)
+    kept = [node for node in graph.node if node.name not in merged]
     del graph.node[:]
     graph.node.extend(kept)
 
