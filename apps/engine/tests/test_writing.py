@@ -222,7 +222,7 @@ import resource, sys
 from pathlib import Path
 from backbay.discovery import open_model
 from backbay_engine.writing import RECIPES, write_model
-import gguf, backbay_engine.checkpoints.folder
+import gguf, backbay_engine.checkpoints.transformers.folder
 model = open_model(sys.argv[1])
 now = lambda: int(next(l for l in open("/proc/self/status") if l.startswith("RssAnon")).split()[1]) * 1024
 before, most = now(), 0

@@ -31,10 +31,10 @@ from .cache import RecurrentCache as RecurrentCache
 from .cache import Shift as Shift
 from .cache.attention.encoder import BoundEncoderCache as BoundEncoderCache
 from .cache.uncached_attention import Reach as Reach
-from .checkpoints import changes as changes
 from .checkpoints.arrays import LazyArray as LazyArray
-from .checkpoints.config_json import Settings as Settings
-from .checkpoints.family_mapping import Family as Family
+from .checkpoints.transformers import changes as changes
+from .checkpoints.transformers.config_json import Settings as Settings
+from .checkpoints.transformers.family_mapping import Family as Family
 from .models import Model as Model
 from .models import architectures as architectures
 from .models import keys as keys

@@ -24,8 +24,8 @@ import backbay.gguf
 from backbay import BackendParams, DType, ModelFileError
 from backbay.discovery import open_model
 from backbay_engine import estimate, load, tokenizer_from_gguf
-from backbay_engine.checkpoints.config_json import Settings
-from backbay_engine.checkpoints.predicting_blocks import with_predicting_blocks
+from backbay_engine.checkpoints.transformers.config_json import Settings
+from backbay_engine.checkpoints.transformers.predicting_blocks import with_predicting_blocks
 
 FOLDERS = sorted(path.name.removesuffix(".hf.xz") for path in KINDS.glob("*.hf.xz"))
 GENERAL = ("general.", "tokenizer.")

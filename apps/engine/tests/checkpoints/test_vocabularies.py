@@ -22,8 +22,8 @@ from tokenizers import (
 
 from backbay.gguf import Config
 from backbay_engine import tokenizer_from_gguf
-from backbay_engine.checkpoints.config_json import read_settings
-from backbay_engine.checkpoints.vocabularies import patterns, vocabulary_keys
+from backbay_engine.checkpoints.transformers.config_json import read_settings
+from backbay_engine.checkpoints.transformers.vocabularies import patterns, vocabulary_keys
 from backbay_engine.text.tokenizers import Tokenizer as Ours
 
 CORPUS = [

@@ -13,7 +13,7 @@ import backbay
 from backbay import ModelFileError
 from backbay.discovery import open_model
 from backbay_engine import Audio, load
-from backbay_engine.checkpoints.vocabularies.whisper_tokens import whisper_tokens
+from backbay_engine.checkpoints.whisper_tokens import whisper_tokens
 
 IDS = [291, 294, 296, 5, 80, 7, 310, 60]
 AUDIO = Audio(heard(5.0), rate=16_000)

@@ -16,11 +16,11 @@ from backbay import ModelFileError
 from backbay.gguf import ModelFile
 from backbay.internals import numpy_view
 
-from ..checkpoints.config_json import CONFIG as MODEL_CONFIG
 from ..checkpoints.json_files import read_object
-from ..checkpoints.module_names import ModuleLookup
 from ..checkpoints.safetensors import Checkpoint, StoredTensor, read_checkpoint, read_file
-from ..checkpoints.tensor_names import joined_experts
+from ..checkpoints.transformers.config_json import CONFIG as MODEL_CONFIG
+from ..checkpoints.transformers.module_names import ModuleLookup
+from ..checkpoints.transformers.tensor_names import joined_experts
 from .adapter import LARGEST_ALPHA, Adapter, AdapterFactors, Array, factor_numbers
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"

@@ -27,7 +27,7 @@ def open_checkpoint(path: Name, only: Callable[[str], bool] | None = None) -> Mo
     if located.path is path:
         return None
     if where.is_dir():
-        from .folder import open_folder
+        from .transformers.folder import open_folder
 
         return open_folder(where, only)
     return gguf.open(where, only)
@@ -40,6 +40,6 @@ def open_parts(path: Name) -> tuple[ModelFile | None, ModelFile | None]:
     where = Path(locate(path).path)
     if not where.is_dir():
         return open_model(path), None
-    from . import folder
+    from .transformers import folder
 
     return folder.open_parts(where)

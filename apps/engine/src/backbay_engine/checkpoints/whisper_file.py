@@ -17,7 +17,7 @@ from backbay.gguf import Config, Content, Derived, ModelFile, TensorInfo, open_c
 
 from .arrays import LazyArray, Open, stored_array
 from .json_files import first_bytes
-from .vocabularies.whisper_tokens import whisper_tokens
+from .whisper_tokens import whisper_tokens
 
 MAGIC: Final = b"lmgg"  # 0x67676d6c
 NUMBERS: Final = (

@@ -20,7 +20,7 @@ from backbay.gguf import Config, ModelFile, Strings, TensorInfo, ValueType
 from backbay.internals import numpy_view, replacing, usable_cores
 from backbay.plugin import Cancel, check_cancel, decode, encode
 
-from ..checkpoints.config_json import SignedNumber
+from ..checkpoints.transformers.config_json import SignedNumber
 from . import k_quants
 from .recipes import QuantizationRecipe, bytes_by_dtype, is_lossless, nbytes_of
 

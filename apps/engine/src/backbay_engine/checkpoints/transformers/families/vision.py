@@ -7,11 +7,11 @@ from dataclasses import replace
 from math import isqrt
 from typing import Any, Final
 
-from ..arrays import LazyArray
+from ...arrays import LazyArray
+from ...json_files import read_object
 from ..changes import interleaved, left_out, plus_one
 from ..config_json import Keys, Settings
 from ..family_mapping import Arrays, Families, Family
-from ..json_files import read_object
 from .texts_beside_encoders import chosen, with_text_defaults
 
 SIGLIP: Final = {

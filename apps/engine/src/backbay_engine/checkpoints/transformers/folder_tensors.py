@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 from backbay import ModelFileError
 
-from .arrays import LazyArray, stack, stored_array
+from ..arrays import LazyArray, stack, stored_array
+from ..safetensors import StoredTensor
 from .config_json import Settings
 from .family_mapping import Arrays, Family
 from .predicting_blocks import with_predicting_blocks
-from .safetensors import StoredTensor
 from .tensor_names import TensorNames, joined_experts
 
 LARGEST_RANK = 4  # of a tensor in a model file

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..arrays import LazyArray
+from ...arrays import LazyArray
 from ..changes import left_out
 from ..config_json import Keys, Settings
 from ..family_mapping import Arrays, Families, Family

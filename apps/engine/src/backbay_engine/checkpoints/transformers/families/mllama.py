@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ..arrays import LazyArray
+from ...arrays import LazyArray
 from ..changes import interleaved_key, interleaved_query
 from ..config_json import Keys, Settings
 from ..family_mapping import Families, Family

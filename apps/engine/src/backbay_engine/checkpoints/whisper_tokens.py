@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...text.token_kinds import TokenKind
-from ...text.tokenizers.decoding import byte_alphabet
-from ...text.transcripts.languages import NAMES
+from ..text.token_kinds import TokenKind
+from ..text.tokenizers.decoding import byte_alphabet
+from ..text.transcripts.languages import NAMES
 
 LETTERS: Final = {byte: letter for letter, byte in byte_alphabet().items()}
 END: Final = b"<|endoftext|>"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import isqrt
 from typing import Any, Final
 
-from ..arrays import LazyArray
+from ...arrays import LazyArray
 from ..changes import equal_parts
 from ..config_json import Keys, Settings
 from ..family_mapping import Arrays, Change, Families, Family

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from backbay import DType, ModelFileError
 from backbay.gguf import ModelFile, text, whole
 
-from .arrays import LazyArray
+from ..arrays import LazyArray
 from .changes import transposed
 from .config_json import Settings, read_settings
 from .families import FAMILIES, family_of

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...text.token_kinds import TokenKind
+from ....text.token_kinds import TokenKind
 from .patterns import pre_tokenizer
 from .tokens import TokenizerFile, read_tokens, read_vocabulary
 

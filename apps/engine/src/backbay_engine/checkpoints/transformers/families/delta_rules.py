@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import LazyArray, concatenate, stack
+from ...arrays import LazyArray, concatenate, stack
 from ..changes import negative_exponential, plus_one, squeezed
 from ..config_json import Keys, Settings
 from ..family_mapping import Arrays, Change, Families, Family

@@ -8,8 +8,8 @@ from typing import Any
 
 from backbay import ModelFileError
 
+from ...json_files import read_object
 from ..config_json import Keys, Settings
-from ..json_files import read_object
 from . import kinds
 from .tokens import TokenizerFile, special_keys
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from ..arrays import LazyArray
+from ...arrays import LazyArray
 from ..changes import halves, left_out, squeezed
 from ..config_json import Keys, Settings
 from ..family_mapping import Families, Family

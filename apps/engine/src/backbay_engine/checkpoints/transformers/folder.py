@@ -12,14 +12,14 @@ import numpy as np
 from backbay import ModelFileError
 from backbay.gguf import Config, Content, Derived, ModelFile, TensorInfo
 
-from .arrays import stored_array
+from ..arrays import stored_array
+from ..json_files import parse_json, read_bytes, read_object
+from ..safetensors import Checkpoint, read_checkpoint
 from .config_json import Keys, Settings, read_settings, usual_keys
 from .families import family_of, is_encoder_alone, projector_of
 from .family_mapping import Arrays, Family
 from .folder_tensors import describes_encoder, folder_arrays
-from .json_files import parse_json, read_bytes, read_object
 from .predicting_blocks import predicting_keys
-from .safetensors import Checkpoint, read_checkpoint
 from .vocabularies import vocabulary_keys
 
 log = logging.getLogger(__name__)

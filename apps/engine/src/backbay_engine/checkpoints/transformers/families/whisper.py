@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ...json_files import read_object
 from ..changes import left_out
 from ..config_json import Keys, Settings
 from ..family_mapping import Families, Family
-from ..json_files import read_object
 
 EPSILON = 1e-5  # of PyTorch's layer norms, which the configuration does not state
 NAMES = {

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from ..arrays import LazyArray, constant
+from ...arrays import LazyArray, constant
 from ..changes import equal_parts, left_out, transposed
 from ..config_json import Keys, Settings, SignedNumber
 from ..family_mapping import Arrays, Families, Family

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from .arrays import LazyArray
+from ..arrays import LazyArray
 from .config_json import Settings
 from .family_mapping import Change
 

@@ -9,11 +9,11 @@ import numpy as np
 
 from backbay import ModelFileError
 
-from ..arrays import LazyArray, concatenate, constant
+from ...arrays import LazyArray, concatenate, constant
+from ...json_files import first_bytes, read_object
 from ..changes import INTERLEAVED, halves, transposed
 from ..config_json import Keys, Settings
 from ..family_mapping import Arrays, Families, Family
-from ..json_files import first_bytes, read_object
 
 
 def rotary_length(share: float = 1.0) -> Callable[[Settings], Keys]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ..arrays import LazyArray
+from ...arrays import LazyArray
 from ..changes import INTERLEAVED, halves, negative_exponential, squeezed
 from ..config_json import Keys, Settings
 from ..family_mapping import Change, Families, Family

@@ -9,9 +9,9 @@ from typing import Any, TypeGuard
 
 from backbay import ModelFileError
 
-from ...text.token_kinds import TokenKind
+from ....text.token_kinds import TokenKind
+from ...json_files import LARGEST, read_bytes, read_object
 from ..config_json import Settings
-from ..json_files import LARGEST, read_bytes, read_object
 
 MOST = 1 << 22
 

@@ -9,11 +9,11 @@ from statistics import NormalDist
 
 import numpy as np
 
-from ..arrays import LazyArray, constant, stack
+from ...arrays import LazyArray, constant, stack
+from ...json_files import read_object
 from ..changes import left_out, plus_one
 from ..config_json import WIDEST_HEAD, Keys, Settings
 from ..family_mapping import Arrays, Change, Family
-from ..json_files import read_object
 
 
 def gemma_keys(settings: Settings) -> Keys:

@@ -9,7 +9,7 @@ import numpy as np
 
 from backbay import DType
 
-from ..arrays import Array, LazyArray, Open
+from ...arrays import Array, LazyArray, Open
 from ..changes import halves
 from ..config_json import Keys, Settings
 from ..family_mapping import Arrays, Family

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from ..arrays import LazyArray
+from ...arrays import LazyArray
 from ..config_json import Keys, Settings
 from ..family_mapping import Families, Family
 from .decoders import LLAMA

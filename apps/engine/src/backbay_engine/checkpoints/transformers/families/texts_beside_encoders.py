@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from ..arrays import LazyArray
+from ...arrays import LazyArray
 from ..changes import INTERLEAVED
 from ..config_json import Keys, Settings
 from ..family_mapping import Families, Family

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 from backbay import ModelFileError
 from backbay.gguf import nearest
 
-from .json_files import read_object
+from ..json_files import read_object
 
 CONFIG = "config.json"
 LARGEST = (1 << 31) - 1

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from .arrays import LazyArray
+from ..arrays import LazyArray
 from .config_json import Keys, Settings
 
 Change: TypeAlias = Callable[[LazyArray, Settings], LazyArray | Mapping[str, LazyArray] | None]
