@@ -14,7 +14,7 @@ from small_vision import write_small_vision
 
 from backbay import BackendMemory, BackendParams
 from backbay_engine import estimate, load
-from backbay_engine.local import placement
+from backbay_engine.local.opening import placement
 from backbay_ggml.library.abi import NULL
 from backbay_ggml.library.library import load_library
 

@@ -29,7 +29,7 @@ import backbay  # noqa: E402
 from backbay import OPS, Backend, Tensor  # noqa: E402
 from backbay_engine.cache import CacheSizes, MediaCacheGraph  # noqa: E402
 from backbay_engine.encoders.contract import EncoderFamily  # noqa: E402
-from backbay_engine.local.encoder_opening import open_text_backend  # noqa: E402
+from backbay_engine.local.opening.encoder_opening import open_text_backend  # noqa: E402
 from backbay_engine.media.encoder import EncoderPass  # noqa: E402
 from backbay_engine.media.encoder_file import encoder_family, encoder_files  # noqa: E402
 from backbay_engine.models import Model, keys, load_model  # noqa: E402

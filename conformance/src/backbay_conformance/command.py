@@ -36,13 +36,13 @@ from .report.known_failures import read_known_failures
 from .report.report import OpSpeed, Outcome, Report
 from .report.terminal import ProgressBar, show, show_failure
 from .report.trust import TRUST_HELP, require_trust
-from .runner.item_run import drawn_again, is_call
+from .runner.items.item_run import drawn_again, is_call
 from .runner.op_speeds import speeds
 from .runner.replay import as_file, dump, read_file
 from .runner.run import run
 from .runner.selection import RUN_SIZES, Item, RunSettings
 from .runner.stop_listener import StopListener
-from .runner.supervisor import WorkerSupervisor, ask_worker
+from .runner.workers.supervisor import WorkerSupervisor, ask_worker
 from .suite.extensions import load_extensions
 from .suite.lab import OpenSettings, lab_with
 from .suite.profiles import PROFILES, STANDARD

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from .runner.supervisor import WorkerSupervisor
+    from .runner.workers.supervisor import WorkerSupervisor
 
 PREFIX = "conformance_"
 
@@ -81,7 +81,7 @@ def backbay_pool(request: pytest.FixtureRequest) -> Iterator[WorkerSupervisor]:
 
     from .checks.witness import witness_name
     from .runner.selection import RunSettings
-    from .runner.supervisor import WorkerSupervisor
+    from .runner.workers.supervisor import WorkerSupervisor
     from .suite.lab import OpenSettings
 
     option: Any = request.config.getoption

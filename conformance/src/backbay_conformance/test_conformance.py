@@ -8,7 +8,7 @@ import pytest
 
 from .report.terminal import show_failures
 from .runner.selection import items
-from .runner.supervisor import WorkerSupervisor
+from .runner.workers.supervisor import WorkerSupervisor
 
 
 def test_conformance(

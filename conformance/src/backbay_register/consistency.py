@@ -10,8 +10,8 @@ from typing import Any
 from backbay_conformance.report.digests import SUITE
 from backbay_conformance.report.report import BAD, STATES
 from backbay_conformance.runner.op_speeds import CALLS, TOKENS
-from backbay_conformance.runner.supervisor import ENOUGH
 from backbay_conformance.runner.verification import CertificateFinding as Finding
+from backbay_conformance.runner.workers.supervisor import ENOUGH
 from backbay_conformance.suite.case import CASES
 from backbay_conformance.suite.extensions import load_extensions
 from backbay_conformance.suite.lab import SCENARIOS

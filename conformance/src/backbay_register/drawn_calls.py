@@ -14,8 +14,8 @@ from backbay_conformance.draw.choices import Source
 from backbay_conformance.draw.draw import Draw
 from backbay_conformance.draw.hypothesis_search import find_failure
 from backbay_conformance.report.digests import digest
-from backbay_conformance.runner.few_shapes import with_few_shapes
-from backbay_conformance.runner.item_run import draw_of, is_call
+from backbay_conformance.runner.items.few_shapes import with_few_shapes
+from backbay_conformance.runner.items.item_run import draw_of, is_call
 from backbay_conformance.runner.selection import Item, in_rounds, items, select
 from backbay_conformance.suite.case import CASES, Call
 from backbay_conformance.suite.profiles import FIRST_ROUND

@@ -46,5 +46,5 @@ def test_a_random_graph_names_the_op_that_differs() -> None:
 
 
 def test_a_backend_is_watched_only_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("backbay_conformance.runner.item_run.GraphJudge", None)
+    monkeypatch.setattr("backbay_conformance.runner.items.item_run.GraphJudge", None)
     assert run("cpu_ref", ["cache"], size="smoke").ok

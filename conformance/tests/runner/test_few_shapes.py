@@ -14,8 +14,8 @@ from backbay_conformance.draw.choices import seeded
 from backbay_conformance.report.certificate import badge, certificate
 from backbay_conformance.report.digests import own_files
 from backbay_conformance.report.html import page
-from backbay_conformance.runner.few_shapes import MOST, with_few_shapes
-from backbay_conformance.runner.item_run import draw_of, run_item
+from backbay_conformance.runner.items.few_shapes import MOST, with_few_shapes
+from backbay_conformance.runner.items.item_run import draw_of, run_item
 from backbay_conformance.runner.selection import Item, items, select
 from backbay_conformance.runner.verification import verify
 

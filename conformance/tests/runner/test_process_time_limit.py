@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from backbay_conformance.runner import process_time_limit
-from backbay_conformance.runner.process_time_limit import ProcessTimeLimit, waited
+from backbay_conformance.runner.workers import process_time_limit
+from backbay_conformance.runner.workers.process_time_limit import ProcessTimeLimit, waited
 
 CHILDREN = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
 

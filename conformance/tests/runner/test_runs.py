@@ -14,8 +14,8 @@ from backbay_conformance import CASES, Draw, Report, lab_for, run
 from backbay_conformance.checks.call_check import try_call
 from backbay_conformance.checks.relations import RELATIONS
 from backbay_conformance.report.known_failures import read_known_failures
-from backbay_conformance.runner import supervisor
 from backbay_conformance.runner.selection import Item, RunSettings
+from backbay_conformance.runner.workers import supervisor
 
 
 def tried(name: str, **more: object) -> Report:

@@ -11,7 +11,7 @@ from backbay import BackendMemory, OptionError
 from backbay.internals import naming_limits, require_cancel
 
 from .llm import LLM
-from .local.placement import open_port
+from .local.opening.placement import open_port
 from .local.port import LocalPort
 from .port.options import BackendName, LoadFields, Path, load_options
 from .port.remote import RemotePort

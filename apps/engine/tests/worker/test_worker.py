@@ -212,7 +212,7 @@ def test_the_workers_warnings_are_the_hosts(path, caplog):
     with caplog.at_level(logging.WARNING):
         load(path, "cpu_ref", context=CONTEXT * 2, worker=True).close()
     assert [r.name for r in caplog.records if "was trained for" in r.getMessage()] == [
-        "backbay_engine.local.load_checks"
+        "backbay_engine.local.opening.load_checks"
     ]
 
 

@@ -17,8 +17,8 @@ from backbay_conformance.draw.draw import Draw
 from backbay_conformance.draw.hypothesis_search import find_failure
 from backbay_conformance.numbers.encoding import Array, decode
 from backbay_conformance.report.report import Outcome
-from backbay_conformance.runner.few_shapes import with_few_shapes
-from backbay_conformance.runner.item_run import run_item
+from backbay_conformance.runner.items.few_shapes import with_few_shapes
+from backbay_conformance.runner.items.item_run import run_item
 from backbay_conformance.runner.selection import Item, items, select
 from backbay_conformance.suite.case import CASES, Call
 from backbay_conformance.suite.lab import SCENARIOS, Lab, lab_for

@@ -15,10 +15,10 @@ from backbay.plugin import Op, Precision
 
 from ..draw.draw import Draw
 from ..report.report import Outcome
-from ..runner.group_run import GroupRunner
-from ..runner.item_run import drawn_again
+from ..runner.items.group_run import GroupRunner
+from ..runner.items.item_run import drawn_again
 from ..runner.selection import RUN_SIZES, Item, RunSettings, SelectionError, in_rounds, times
-from ..runner.supervisor import isolated
+from ..runner.workers.supervisor import isolated
 from ..suite.case import CASES
 from ..suite.lab import OpenSettings, lab_with
 from .one_kernel import (

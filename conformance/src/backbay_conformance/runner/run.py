@@ -21,8 +21,9 @@ from ..suite.extensions import load_extensions
 from ..suite.lab import Lab, OpenSettings, lab_with
 from ..suite.profiles import STANDARD
 from ..workloads.model_calls import LIKE, read_model_calls
-from .few_shapes import with_few_shapes
-from .group_run import GroupRunner
+from .items.few_shapes import with_few_shapes
+from .items.group_run import GroupRunner
+from .items.worst_inputs import hunt_items, run_group
 from .journal import Journal
 from .selection import (
     Item,
@@ -35,8 +36,7 @@ from .selection import (
     names,
     select,
 )
-from .supervisor import ask_worker, isolated
-from .worst_inputs import hunt_items, run_group
+from .workers.supervisor import ask_worker, isolated
 
 Progress = Callable[[Outcome, int], None]  # called with each outcome and the total number of outcomes
 

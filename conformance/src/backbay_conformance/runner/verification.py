@@ -20,10 +20,10 @@ from ..report.report import GOOD, Report
 from ..suite.extensions import load_extensions
 from ..suite.lab import OpenSettings
 from ..suite.profiles import SUITE_VERSION
-from .few_shapes import with_few_shapes
+from .items.few_shapes import with_few_shapes
 from .run import Progress, collect
 from .selection import RunSettings, SelectionError, first_round, items, names, select
-from .supervisor import isolated
+from .workers.supervisor import isolated
 
 LARGEST = 1 << 28  # bytes of a certificate
 SAMPLE = 24

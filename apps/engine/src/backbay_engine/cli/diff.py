@@ -19,7 +19,7 @@ from backbay.cli import add_json, say, say_json, table
 from ..cache.contract import ROUNDOFFS
 from ..images.image import Image
 from ..llm import LLM
-from ..local.load_checks import dtype_of
+from ..local.opening.load_checks import dtype_of
 from ..media.content_parts import Media, modality_of
 from ..media.encoder import EncoderPass
 from ..media.prompts import prompt_parts

@@ -20,7 +20,7 @@ from backbay.internals import MAX_THREADS
 from ..arguments import LARGEST, LARGEST_BATCH, MOST_SEQUENCES
 from ..llm import LLM
 from ..loading import load
-from ..local.load_checks import KV_DTYPES
+from ..local.opening.load_checks import KV_DTYPES
 from ..models import load_model
 from ..models.keys import CONTEXT_LENGTH
 from ..port.contract import ModelFacts, Numbers

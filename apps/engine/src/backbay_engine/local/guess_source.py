@@ -20,7 +20,7 @@ from ..port.options import MTP, LoadOptions
 from ..runner.speculation import LONGEST, DraftModel, GuessSource, HeadSource, ModelSource, NgramSource
 from ..steps.step import largest_steps
 from ..text.tokenizers.vocabulary import TOKENS
-from .encoder_opening import companion_layers, open_text_backend
+from .opening.encoder_opening import companion_layers, open_text_backend
 
 S = TypeVar("S", bound=ModelSource)
 

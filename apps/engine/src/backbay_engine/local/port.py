@@ -52,15 +52,15 @@ from ..steps.step import Step, full_of_rows, largest_steps, prompt_step
 from ..steps.tokens import Token, encoder_length, ids_of
 from ..text.formats import ConstraintMaker
 from .adapters import LoadedAdapters
-from .encoder_opening import open_encoder, open_text_backend, own_projector
 from .guess_source import open_guess_source
 from .job_maker import JobMaker
-from .load_checks import context_of, dtype_of, facts_of, tokenizer_of
 from .media_intake import MediaIntake
+from .opening.encoder_opening import open_encoder, open_text_backend, own_projector
+from .opening.load_checks import context_of, dtype_of, facts_of, tokenizer_of
+from .opening.weight_loading import load_weights
 from .prefix_folder import PrefixFolder
 from .snapshot_saver import SlotSnapshotter, SnapshotSaver
 from .text_embedder import TextEmbedder
-from .weight_loading import load_weights
 
 R = TypeVar("R", bound=Receiver[Any])
 T = TypeVar("T")

@@ -22,7 +22,7 @@ import numpy as np
 from backbay import BackbayError, BackendUnavailableError
 from backbay.internals import reporter
 
-from ..local.placement import open_port
+from ..local.opening.placement import open_port
 from ..port.contract import Port
 from ..port.options import LoadOptions, Path
 from ..port.questions import Embed

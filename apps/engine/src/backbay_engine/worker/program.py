@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from ..local.placement import open_port
+from ..local.opening.placement import open_port
 from ..local.port import LocalPort
 from ..port.questions import Question, QuestionLane
 from ..runner.requests.answer import TokenStep

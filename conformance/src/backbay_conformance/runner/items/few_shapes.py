@@ -11,12 +11,12 @@ import numpy as np
 
 from backbay import DType
 
-from ..draw.choices import shaped
-from ..draw.draw import MODES, ROUND, Draw
-from ..draw.operand import Operand
-from ..suite.case import CASES, Call
-from ..suite.lab import SCENARIOS
-from .selection import Item
+from ...draw.choices import shaped
+from ...draw.draw import MODES, ROUND, Draw
+from ...draw.operand import Operand
+from ...suite.case import CASES, Call
+from ...suite.lab import SCENARIOS
+from ..selection import Item
 
 LEAST, MOST = 2, 6
 """The structures of a case."""

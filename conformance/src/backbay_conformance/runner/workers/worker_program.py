@@ -16,15 +16,15 @@ from typing import Any
 from backbay import BackbayError
 from backbay.discovery import entry, trial_seconds
 
-from ..draw.choices import Source, replayed
-from ..report.report import Outcome
-from ..suite.extensions import load_extensions
-from ..suite.lab import Lab, OpenSettings, lab_with
-from ..workloads.model_calls import ModelCallCounts, read_model_calls
-from .group_run import GroupRunner, Kinds
-from .item_run import describe, run_item
-from .selection import HuntBudget, Item, RunSettings, in_rounds
-from .worst_inputs import run_group
+from ...draw.choices import Source, replayed
+from ...report.report import Outcome
+from ...suite.extensions import load_extensions
+from ...suite.lab import Lab, OpenSettings, lab_with
+from ...workloads.model_calls import ModelCallCounts, read_model_calls
+from ..items.group_run import GroupRunner, Kinds
+from ..items.item_run import describe, run_item
+from ..items.worst_inputs import run_group
+from ..selection import HuntBudget, Item, RunSettings, in_rounds
 
 
 class MessageChannel:

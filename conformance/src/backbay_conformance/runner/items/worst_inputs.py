@@ -6,15 +6,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 
-from ..draw.choices import Source, seeded
-from ..draw.draw import HUNT, LISTED_FROM, ROUND, Draw
-from ..draw.hypothesis_search import find_worst
-from ..numbers.comparison import Extremes, keep_worse
-from ..report.report import Outcome
-from ..suite.case import CASES
+from ...draw.choices import Source, seeded
+from ...draw.draw import HUNT, LISTED_FROM, ROUND, Draw
+from ...draw.hypothesis_search import find_worst
+from ...numbers.comparison import Extremes, keep_worse
+from ...report.report import Outcome
+from ...suite.case import CASES
+from ..selection import HuntBudget, Item, SelectionError
 from .group_run import GroupRunner
 from .item_run import run_item
-from .selection import HuntBudget, Item, SelectionError
 
 TURNS = range(1, 5 * ROUND)
 """The turns whose calls a hunt drives: at least one for each dtype, and for each option that comes by turn."""

@@ -7,14 +7,14 @@ import logging
 from backbay import Backend, DType
 from backbay.gguf import Config
 
-from ..arguments import LARGEST, whole_number
-from ..errors import RequestError
-from ..models.contract import Model
-from ..models.keys import CONTEXT_LENGTH
-from ..port.contract import MediaFacts, ModelFacts
-from ..text.tokenizers import Tokenizer, tokenizer_from_gguf
-from ..text.tokenizers.vocabulary import KIND, TOKENS
-from ..text.transcripts import TranscriptMarks
+from ...arguments import LARGEST, whole_number
+from ...errors import RequestError
+from ...models.contract import Model
+from ...models.keys import CONTEXT_LENGTH
+from ...port.contract import MediaFacts, ModelFacts
+from ...text.tokenizers import Tokenizer, tokenizer_from_gguf
+from ...text.tokenizers.vocabulary import KIND, TOKENS
+from ...text.transcripts import TranscriptMarks
 
 log = logging.getLogger(__name__)
 

@@ -10,16 +10,16 @@ import backbay
 from backbay import Backend, BackendParams, GPULayersList
 from backbay.discovery import open_model
 
-from ..checkpoints import locate
-from ..encoders.contract import EncoderFamily
-from ..media.encoder import MediaEncoder
-from ..media.encoder_file import encoder_families, kinds_of, text_file
-from ..media.processor_lock import ProcessorLock, share_processors
-from ..media.prompt_tokenizer import PromptTokenizer
-from ..models.keys import WIDTH
-from ..port.options import LoadOptions
-from ..text.tokenizers import Tokenizer
-from .media_intake import MediaIntake
+from ...checkpoints import locate
+from ...encoders.contract import EncoderFamily
+from ...media.encoder import MediaEncoder
+from ...media.encoder_file import encoder_families, kinds_of, text_file
+from ...media.processor_lock import ProcessorLock, share_processors
+from ...media.prompt_tokenizer import PromptTokenizer
+from ...models.keys import WIDTH
+from ...port.options import LoadOptions
+from ...text.tokenizers import Tokenizer
+from ..media_intake import MediaIntake
 
 
 def open_text_backend(

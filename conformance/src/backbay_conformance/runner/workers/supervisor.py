@@ -20,16 +20,16 @@ from typing import IO, Any
 from backbay import BackbayError, BackendUnavailableError, OptionError
 from backbay.internals import exit_name, kill_helper, start_helper
 
-from ..draw.choices import Source, following, replayed
-from ..draw.hypothesis_search import find_failure
-from ..report.report import Outcome
-from ..suite.lab import SCENARIOS
-from ..suite.profiles import WORKER
-from ..workloads.model_calls import LIKE, ModelCallCounts
-from .group_run import Kinds, is_alike, simplicity
-from .item_run import EXPLAINING, is_call
+from ...draw.choices import Source, following, replayed
+from ...draw.hypothesis_search import find_failure
+from ...report.report import Outcome
+from ...suite.lab import SCENARIOS
+from ...suite.profiles import WORKER
+from ...workloads.model_calls import LIKE, ModelCallCounts
+from ..items.group_run import Kinds, is_alike, simplicity
+from ..items.item_run import EXPLAINING, is_call
+from ..selection import Item, RunSettings, in_rounds
 from .process_time_limit import ProcessTimeLimit
-from .selection import Item, RunSettings, in_rounds
 
 STARTING = 120.0
 """Seconds for a worker to import the backend and open it, beside those that the backend's trial may take."""

@@ -23,9 +23,9 @@ from backbay.discovery import open_model
 from backbay.gguf import ModelFile
 from backbay.plugin import Cancel, check_cancel
 
-from ..models.keys import BLOCK_COUNT
-from ..port.options import BackendName, LoadOptions, Path
-from .port import LocalPort
+from ...models.keys import BLOCK_COUNT
+from ...port.options import BackendName, LoadOptions, Path
+from ..port import LocalPort
 
 log = logging.getLogger(__name__)
 

@@ -13,26 +13,26 @@ from typing import Any
 from backbay import BackbayError, DeclaredUnsupportedError, DType, GuardZoneError, Level, RefusalError
 from backbay.internals import keep_large_blocks
 
-from ..checks.call_check import CallVerdict, try_call
-from ..checks.graph_judge import GraphJudge
-from ..checks.judgement import cost_of, expect, judge
-from ..checks.node_calls import kind_of, model_call
-from ..checks.process_state import unchanged_process
-from ..checks.relations import OTHER_CALLS, RELATIONS, SAME_GRAPH, try_relations
-from ..checks.traced_call import TracedCall, make, told
-from ..checks.witness import testimony, verdict
-from ..draw.choices import Source, replayed, shaped
-from ..draw.draw import MODES, Draw
-from ..fault import Fault
-from ..numbers.comparison import measured
-from ..numbers.encoding import Array
-from ..numbers.number import Number
-from ..report.report import Outcome
-from ..suite.case import CASES, Call
-from ..suite.lab import SCENARIOS, Lab
-from ..workloads.model_calls import LIKE
-from .replay import PACKED, record_data, script, take_data
-from .selection import Item
+from ...checks.call_check import CallVerdict, try_call
+from ...checks.graph_judge import GraphJudge
+from ...checks.judgement import cost_of, expect, judge
+from ...checks.node_calls import kind_of, model_call
+from ...checks.process_state import unchanged_process
+from ...checks.relations import OTHER_CALLS, RELATIONS, SAME_GRAPH, try_relations
+from ...checks.traced_call import TracedCall, make, told
+from ...checks.witness import testimony, verdict
+from ...draw.choices import Source, replayed, shaped
+from ...draw.draw import MODES, Draw
+from ...fault import Fault
+from ...numbers.comparison import measured
+from ...numbers.encoding import Array
+from ...numbers.number import Number
+from ...report.report import Outcome
+from ...suite.case import CASES, Call
+from ...suite.lab import SCENARIOS, Lab
+from ...workloads.model_calls import LIKE
+from ..replay import PACKED, record_data, script, take_data
+from ..selection import Item
 
 SHARED = {"abc", "backbay", "backbay_conformance", "builtins"}  # packages that no plugin owns
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 
 from backbay.plugin import CachedValue
 
-from ..draw.choices import Source, following
-from ..draw.hypothesis_search import find_failure
-from ..report.report import Outcome
-from ..suite.lab import Lab
-from ..suite.profiles import SUITE_VERSION
+from ...draw.choices import Source, following
+from ...draw.hypothesis_search import find_failure
+from ...report.report import Outcome
+from ...suite.lab import Lab
+from ...suite.profiles import SUITE_VERSION
+from ..selection import AGAIN, Item, RunSettings
 from .item_run import BRIEFLY, Announce, explain_failure, run_item, shown
-from .selection import AGAIN, Item, RunSettings
 
 Kinds = set[tuple[str, str]]
 """Cases or scenarios with a check that failed, and was made small."""
