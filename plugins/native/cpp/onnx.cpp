@@ -29,6 +29,7 @@ long quotient(long a, long b) { return (a + b - 1) / b; }
 
 constexpr long BYTES = 200 << 10; // of weights that a part of a product reads, about
 constexpr long ROWS = 48; // least, of such a part
+constexpr int EXPECTED = 16; // threads, of a product's first run: the first one to come must not take half of the work
 constexpr long NUMBERS = 1 << 15; // of a gate, in a part
 constexpr long DECODED = 8; // rows, in a part
 constexpr long BLOCKS = 1024; // of columns, in a part
@@ -59,7 +60,7 @@ struct ProductsKernel {
     static constexpr Element TYPES[] = {UINT8, FLOAT, UINT8, INT64}, RESULT = FLOAT; // weights, columns in codes, the next product's weights, a shape
     static constexpr size_t NEEDED = 2;
     const int64_t format, first, rows; // of the matrix of weights
-    mutable std::atomic<int> threads{1}; // that came to earlier runs, most
+    mutable std::atomic<int> threads{0}; // that came to earlier runs, most
 
     explicit ProductsKernel(const Info *info)
         : format(attribute_of<int64_t>(info, "format")), first(attribute_of<int64_t>(info, "first")),
@@ -79,7 +80,8 @@ struct ProductsKernel {
         ggml_tensor next;
         if (run.has(2))
             next = run.input(2).matrix(), to.src[2] = &next;
-        const int sharing = threads.load(std::memory_order_relaxed); // the same for all parts: shares follow from it
+        const int known = threads.load(std::memory_order_relaxed);
+        const int sharing = known ? known : EXPECTED; // the same for all parts: shares follow from it
         std::atomic<int> came{0};
         std::atomic<bool> taken{false}; // all work
         if (codes.rows())
@@ -90,7 +92,7 @@ struct ProductsKernel {
                 backbay_products(&to, Shares::ANY, sharing, (void *)format);
                 taken.store(true, std::memory_order_relaxed);
             });
-        if (came > sharing)
+        if (came > known)
             threads = came.load();
     }
 
